@@ -1,0 +1,3 @@
+"""Names the plugins, so that a checkout works as the installed package does."""
+
+pytest_plugins = ["seatrial.plugin", "seatrial.fixtures"]

@@ -1,0 +1,5 @@
+"""``python -m seatrial.payload``: the same command line as the zip's."""
+
+from .main import main
+
+raise SystemExit(main())

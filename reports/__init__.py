@@ -1,0 +1,1 @@
+"""Reports: drawn from the record alone, at any time, without the cluster."""

@@ -1,0 +1,132 @@
+"""All ranks talk to each other: every collective is right, fast enough, and no rank keeps the others waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import pytest
+from seatrial.parse.nccl_log import transport_of
+from seatrial.telemetry.window import Window, measurements, planned_window
+
+from seatrial.fixtures import Check, Launch
+from seatrial.job import Ending, Result
+from seatrial.quantity import format_bytes
+from seatrial.site import Site
+from seatrial.stats import median_interval
+
+from . import plan
+from .sweep import Row, Sweep
+
+
+@pytest.fixture(scope="module")
+def sweep(launch: Launch, site: Site) -> Iterator[Sweep]:
+    with launch(plan.sweep(site)) as job:
+        yield Sweep(job.wait())
+
+
+@pytest.mark.trial(job=plan.sweep, checks=plan.completion)
+@pytest.mark.needs(ranks=2)
+def test_every_rank_completes(sweep: Sweep, check: Check) -> None:
+    result = sweep.result
+    missing, faults = sweep.missing_ranks()
+    measured = result.ending in (Ending.COMPLETED, Ending.DIED, Ending.SILENT) and not result.faults
+    why = "; ".join(map(str, result.faults[:3])) or f"{result.ending.value}: {result.cause}"
+    check(
+        "nccl.job.complete",
+        missing if measured else None,
+        unit="missing ranks",
+        n=result.spec.ranks,
+        why=why,
+        detail=faults if result.ending is Ending.COMPLETED else f"{result.ending.value}: {result.cause}",
+    )
+
+
+@pytest.mark.trial(job=plan.sweep, checks=plan.collective)
+@pytest.mark.needs(ranks=2)
+@pytest.mark.parametrize("dtype", plan.DTYPES)
+@pytest.mark.parametrize("op", plan.OPS)
+def test_collective(sweep: Sweep, site: Site, check: Check, op: str, dtype: str) -> None:
+    rows = {row.asked: row for row in sweep.rows(op, dtype)}
+    lacking = sweep.unsupported(op, dtype)
+    if None in lacking:
+        pytest.skip(f"{op} of {dtype}: {lacking[None]}")
+    judge_results(sweep, check, op, dtype, list(rows.values()))
+    ring = sweep.ring()
+    for planned in plan.collective(site, op, dtype)[1:]:
+        where = dict(planned.place.where)
+        size = next(size for size in plan.sizes(site) if format_bytes(size) == where["size"])
+        if size in lacking:
+            check.skip(planned.id, lacking[size], **where)
+        elif size not in rows:
+            check(planned.id, None, unit="GB/s", result=sweep.result, n=0, why="no row of this size", **where)
+        else:
+            smaller = [row for row in rows.values() if row.asked < size]
+            judge_speed(sweep.result, check, rows[size], ring.get(size), smaller[-1] if smaller else None, where)
+
+
+def judge_results(sweep: Sweep, check: Check, op: str, dtype: str, rows: list[Row]) -> None:
+    wrong, checked = sum(row.wrong for row in rows), sum(row.checked for row in rows)
+    detail = next(
+        (row.first_wrong for row in rows if row.wrong), f"{checked} elements compared, each with its exact value"
+    )
+    value = wrong if checked else None
+    check(
+        f"nccl.{op}.correct",
+        value,
+        unit="wrong elements",
+        result=sweep.result,
+        n=checked,
+        why="no element was compared",
+        detail=detail,
+        dtype=dtype,
+    )
+
+
+def judge_speed(
+    result: Result, check: Check, row: Row, ring: float | None, smaller: Row | None, where: dict[str, str]
+) -> None:
+    samples = row.busbw
+    check(
+        f"nccl.{row.op}.busbw",
+        median(samples),
+        unit="GB/s",
+        result=result,
+        n=len(samples),
+        interval=median_interval(samples),
+        references={"ring": ring, "smaller size": median(smaller.busbw) if smaller is not None else None},
+        detail=f"slowest rank's time: median {median(row.times) * 1e6:.1f} us over {len(samples)} iterations",
+        **where,
+    )
+
+
+@pytest.mark.trial(job=plan.sweep, checks=plan.lateness)
+@pytest.mark.needs(ranks=2)
+def test_no_rank_is_late(sweep: Sweep, check: Check) -> None:
+    for rank, share in sweep.lateness().items():
+        detail = f"the others spent {share:.1%} of the measured time waiting for rank {rank}"
+        check("nccl.rank.lateness", share, unit="share", result=sweep.result, detail=detail, rank=str(rank))
+
+
+@pytest.mark.trial(job=plan.sweep, checks=plan.transport)
+@pytest.mark.needs(ranks=2, feature="cuda")
+def test_transport(sweep: Sweep, site: Site, check: Check) -> None:
+    sweep.sound()
+    lines = [line for event in sweep.result.of("transport") for line in event.fields["lines"]]
+    chosen = transport_of("\n".join(lines))
+    unexpected = sorted(chosen.kinds - plan.expected_transports(site))
+    check(
+        "nccl.transport.kind",
+        len(unexpected) if chosen.kinds else None,
+        unit="unexpected transports",
+        result=sweep.result,
+        why="NCCL's log names no transport",
+        detail=f"chosen: {', '.join(sorted(chosen.kinds))}; unexpected: {', '.join(unexpected) or 'none'}",
+    )
+
+
+@pytest.mark.trial(job=plan.sweep, checks=planned_window("nccl"))
+@pytest.mark.needs(ranks=2)
+def test_the_window_was_quiet(sweep: Sweep, telemetry: Callable[[Result], Window], check: Check) -> None:
+    for measurement in measurements(telemetry(sweep.result), "nccl"):
+        check.measured(measurement, result=sweep.result)
