@@ -1,9 +1,9 @@
 """What a rank tells the harness: one JSON object a line, numbered and checksummed.
 
-A line is ``{"seatrial":1,"job":J,"rank":R,"seq":N,"t":S,"event":E,...,"crc":"xxxxxxxx"}``. ``seq`` counts from 0 for
-each rank, ``t`` is seconds on that rank's own monotonic clock (compare it within one rank only), and ``crc`` is the
-CRC-32 of the line's bytes before ``,"crc"``. The reader, which finds gaps, doubles and damage, is
-``seatrial.parse.events``.
+A line is ``{"seatrial":1,"job":J,"stream":R,"seq":N,"t":S,"event":E,...,"crc":"xxxxxxxx"}``. ``stream`` is the rank
+that writes, or LAUNCHER, or SAMPLER; ``seq`` counts from 0 in each stream; ``t`` is seconds on the writer's own
+monotonic clock (compare it within one stream only); ``crc`` is the CRC-32 of the line's bytes before ``,"crc"``. The
+reader, which finds gaps, doubles and damage, is ``seatrial.parse.events``.
 """
 
 import json
@@ -44,17 +44,21 @@ class Emitter:
         """Write one event.
 
         Raises:
-            ValueError: a field is not finite, or the line would be longer than MAX_LINE_BYTES.
+            ValueError: a field is not finite, or has a name that the line itself uses, or the line would be longer than
+                MAX_LINE_BYTES.
         """
         with self._lock:
             head: Dict[str, Any] = {
                 "seatrial": VERSION,
                 "job": self._job,
-                "rank": self._rank,
+                "stream": self._rank,
                 "seq": self._seq,
                 "t": round(time.monotonic(), 6),
                 "event": event,
             }
+            taken = sorted(set(fields) & {*head, "crc"})
+            if taken:
+                raise ValueError("event %r: the line itself has the names %s" % (event, taken))
             head.update(fields)
             body = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()[:-1]
             line = body + b',"crc":"%08x"}\n' % zlib.crc32(body)

@@ -94,6 +94,13 @@ class Group:
         texts = self._gather(mine, what)
         return [bytes(theirs.tolist()[:length]).decode() for theirs, length in zip(texts, lengths)]
 
+    def too_large(self, needed: int) -> Optional[str]:
+        """Why ``needed`` bytes a rank are not there, where any rank says so."""
+        free = min(self.share(_free_memory(self.device), "compare free memory"))
+        if needed <= free:
+            return None
+        return f"needs {binary_size(needed)} for its buffers, the rank with the least has {binary_size(free)} free"
+
     def _gather(self, mine: torch.Tensor, what: str) -> List[torch.Tensor]:
         theirs = [torch.empty_like(mine) for _ in range(self.size)]
         self.timed(what, lambda: [dist.all_gather(theirs, mine, async_op=True)])
@@ -189,7 +196,7 @@ def _uuid(device: torch.device) -> Optional[str]:
     return None if uuid is None else f"GPU-{uuid}"
 
 
-def free_memory(device: torch.device) -> int:
+def _free_memory(device: torch.device) -> int:
     """Bytes that one rank may use: the GPU's free memory, or its share of what the host has available."""
     if device.type == "cuda":
         # What torch keeps for itself of former tensors counts as used until it is given back.

@@ -165,7 +165,10 @@ def _last_words(
     emitter: Emitter, kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]
 ) -> None:
     """What happens to an exception that nothing handled: an event, the traceback, and the end at once."""
-    _tell_failure(emitter, error)
+    try:
+        _tell_failure(emitter, error)
+    except OSError as lost:
+        print(f"seatrial payload: nobody reads the events: {lost}", file=sys.stderr)
     sys.__excepthook__(kind, error, trace)
     sys.stderr.flush()
     # An orderly exit could wait in the backend's destructors for peers that never come.

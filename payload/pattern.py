@@ -5,7 +5,7 @@ depend on rank and index and are so small that every partial sum, in any order a
 which the dtype holds exactly. Both are made in chunks, so that the overhead in memory does not grow with the size.
 """
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -119,7 +119,8 @@ class Sums:
     def fill_input(self, out: torch.Tensor, rank: int, first: int = 0) -> None:
         """Write elements first, first + 1, ... of what ``rank`` adds into ``out``, contiguous, of shape [count]."""
         table = torch.zeros(self.stride, self._offsets, _CLASSES, dtype=torch.int64, device=out.device)
-        table[rank % self.stride] = torch.stack([self._values(self._shares[rank], a) for a in range(self._offsets)])
+        a = torch.arange(self._offsets, dtype=torch.int64, device=out.device).unsqueeze(1)
+        table[rank % self.stride] = self._values(self._shares[rank], a)
         self._look_up(out, first, table)
 
     def fill_sum(self, out: torch.Tensor, first: int = 0) -> None:
@@ -131,7 +132,7 @@ class Sums:
         active = self._shares[phase :: self.stride]
         return torch.stack([self._values(active, a).sum(0) for a in range(self._offsets)])
 
-    def _values(self, shares: torch.Tensor, a: int) -> torch.Tensor:
+    def _values(self, shares: torch.Tensor, a: Union[int, torch.Tensor]) -> torch.Tensor:
         return (shares + a * (self.levels // self._offsets)) % self.levels + 1
 
     def _look_up(self, out: torch.Tensor, first: int, table: torch.Tensor) -> None:

@@ -16,6 +16,11 @@ SECTOR_BYTES = 512
 CENSUS_SHARE = 0.002
 """The share of one core that looking for new processes may cost: a host with thousands is looked through less often."""
 
+NAMING_SECONDS = 1.0
+"""The least time between two looks for the busiest neighbour, each of which reads every process."""
+NAMING_SHARE = 0.005
+"""The share of one core that those looks may cost."""
+
 GONE = "ZX"
 """States of a process that has ended: its threads and memory read as zero, which would be no measurement."""
 
@@ -233,11 +238,18 @@ class Process:
         self._file.close()
 
 
+def hold(pid: int) -> Optional[Process]:
+    """A process; None where it is gone or hidden."""
+    try:
+        return Process(pid)
+    except OSError:
+        return None
+
+
 def look_at(pid: int) -> Optional[Stat]:
     """A process's state, read once; None where it is gone or hidden."""
-    try:
-        process = Process(pid)
-    except OSError:
+    process = hold(pid)
+    if process is None:
         return None
     try:
         return process.read()
@@ -280,12 +292,9 @@ class Session:
 
     def adopt(self, pid: int) -> None:
         """Count another process of this session in."""
-        if pid in self._members:
-            return
-        try:
-            self._members[pid] = Process(pid)
-        except OSError:
-            return
+        process = None if pid in self._members else hold(pid)
+        if process is not None:
+            self._members[pid] = process
 
     def read(self, seconds: float) -> Optional[Usage]:
         """What it used over the last ``seconds``; None once the rank itself has ended."""
@@ -351,26 +360,34 @@ def all_pids() -> Set[int]:
 
 
 class Neighbours:
-    """Names the busiest of the processes that are not ours."""
+    """Names the busiest of the processes that are not ours; looks as seldom as NAMING_SHARE demands."""
 
     def __init__(self) -> None:
         self._at = 0.0
+        self._wait = NAMING_SECONDS
         self._before: Dict[int, int] = {}
 
-    def busiest(self, at: float, ours: Set[int], recent: float) -> Optional[Tuple[str, float]]:
+    def busiest(self, ours: Set[int]) -> Optional[Tuple[str, float]]:
         """The name that used most cores since the last look, and how many; processes of one name count together.
 
-        None without a look within the last ``recent`` seconds to compare with.
+        None where it is too early to look again, or the last look is too long ago to compare with.
         """
+        begin = time.monotonic()
+        seconds = begin - self._at
+        if seconds < self._wait:
+            return None
         looks = {pid: look_at(pid) for pid in all_pids() - ours}
         stats = {pid: stat for pid, stat in looks.items() if stat is not None}
-        seconds, before = at - self._at, self._before
-        self._at, self._before = at, {pid: stat.ticks for pid, stat in stats.items()}
-        if not before or seconds > recent:
-            return None
-        cores: Dict[str, float] = {}
-        for pid, stat in stats.items():
-            worked = max(0, stat.ticks - before.get(pid, 0)) / TICKS_PER_SECOND / seconds
-            cores[stat.comm] = cores.get(stat.comm, 0.0) + worked
-        name = max(cores, key=lambda comm: cores[comm])
-        return (name, cores[name]) if cores[name] > 0 else None
+        fresh, before = seconds < 3 * self._wait, self._before
+        self._at, self._before = begin, {pid: stat.ticks for pid, stat in stats.items()}
+        self._wait = max(NAMING_SECONDS, (time.monotonic() - begin) / NAMING_SHARE)
+        return _most_used(stats, before, seconds) if fresh and before else None
+
+
+def _most_used(stats: Mapping[int, Stat], before: Mapping[int, int], seconds: float) -> Optional[Tuple[str, float]]:
+    cores: Dict[str, float] = {}
+    for pid, stat in stats.items():
+        worked = max(0, stat.ticks - before.get(pid, 0)) / TICKS_PER_SECOND / seconds
+        cores[stat.comm] = cores.get(stat.comm, 0.0) + worked
+    name = max(cores, key=lambda comm: cores[comm], default="")
+    return (name, cores[name]) if cores.get(name) else None

@@ -18,17 +18,14 @@ import os
 import resource
 import select
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
 
 from . import nvml, procfs
 from .events import Emitter
 
-NVML_SHARE = 0.4
-"""The share of a tick that NVML may take; devices that did not get their turn are first at the next one."""
-SLOW_SECONDS = 1.0
-"""How often each device's counters are read."""
-NAMING_SECONDS = 1.0
-"""How often the busiest neighbour is looked up, which reads every process."""
+if TYPE_CHECKING:
+    from .gpus import Gpus
+
 NAMING_CORES = 0.1
 """A neighbour is looked up only where others use more cores than this."""
 SHORTEST = 0.5
@@ -51,11 +48,13 @@ def main(settings: Mapping[str, Any], emitter: Emitter) -> int:
     return 0
 
 
-def _gpus(stack: contextlib.ExitStack, period: float, emitter: Emitter) -> "Gpus":
+def _gpus(stack: contextlib.ExitStack, period: float, emitter: Emitter) -> "Union[Gpus, NoGpus]":
     try:
         library = stack.enter_context(nvml.session())
     except nvml.AbsentError as absent:
-        return Gpus(emitter, absent=absent)
+        return NoGpus(absent)
+    from .gpus import Gpus  # noqa: PLC0415  (only where there are any)
+
     return Gpus(emitter, library, stack.enter_context(library.xids()), period)
 
 
@@ -73,11 +72,17 @@ class Schedule:
         self.tick = 0
         self.missed = 0
 
-    def next(self, now: float) -> float:
-        """The moment of the next tick, given that it is ``now``."""
-        gone_by = max(0, int((now - self._start) / self._period) - self.tick - 1)
-        self.missed += gone_by
-        self.tick += gone_by + 1
+    def next(self, taken: float, now: float) -> float:
+        """The moment of the next tick.
+
+        Args:
+            taken: when the last sample was taken; it stands for the tick that is nearest to it.
+            now: ticks up to here have gone by.
+        """
+        served = max(self.tick, round((taken - self._start) / self._period))
+        coming = max(served, int((now - self._start) / self._period)) + 1
+        self.missed += coming - self.tick - 1
+        self.tick = coming
         return self._start + self.tick * self._period
 
 
@@ -101,111 +106,19 @@ class Orders:
             yield from (line.decode(errors="replace") for line in lines)
 
 
-class Gpus:
-    """The GPUs' part of a sample.
+class NoGpus:
+    """The GPUs' part of a sample where there are none that can be read."""
 
-    Args:
-        emitter: where what is said once goes.
-        library: NVML, or None where it is absent.
-        xids: gives the Xid events since its last call.
-        period: seconds of a tick.
-        absent: why there is no NVML.
-    """
-
-    def __init__(
-        self,
-        emitter: Emitter,
-        library: Optional[nvml.Nvml] = None,
-        xids: Callable[[], List[nvml.Xid]] = list,
-        period: float = 0.1,
-        absent: Optional[nvml.AbsentError] = None,
-    ) -> None:
-        self._emitter = emitter
-        self._library = library
-        self._xids = xids
-        self._seconds = NVML_SHARE * period
-        self._every = max(1, round(SLOW_SECONDS / period))
+    def __init__(self, absent: nvml.AbsentError) -> None:
         self._absent = absent
-        self._devices = () if library is None else library.devices
-        self._turn = 0
-        self._said: Set[Tuple[Optional[str], str]] = set()
 
     def describe(self) -> Dict[str, Any]:
         """The fields ``gpus`` and ``nvml`` of the event ``sampling``."""
-        if self._library is None:
-            absent = self._absent
-            return {"gpus": [], "nvml": {"absent": str(absent), "kind": absent.kind.value if absent else None}}
-        found = self._library.inventory
-        gpus = [
-            {
-                "index": gpu.index,
-                "uuid": gpu.uuid,
-                "name": gpu.name,
-                "memory": gpu.memory,
-                "pci": gpu.pci,
-                "mig": gpu.mig,
-                "links": gpu.links,
-            }
-            for gpu in found.gpus
-        ]
-        return {"gpus": gpus, "nvml": {"version": found.nvml, "driver": found.driver, "cuda": found.cuda}}
+        return {"gpus": [], "nvml": {"absent": str(self._absent), "kind": self._absent.kind.value}}
 
-    def read(self, tick: int, every: bool) -> Dict[str, Any]:
-        """The fields ``gpus`` and ``counters`` of a sample.
-
-        Args:
-            tick: its number; the devices' counters are spread over the ticks of a second.
-            every: read the counters of all devices now.
-        """
-        if self._library is None:
-            return {}
-        fast = self._fast(time.monotonic() + self._seconds)
-        due = [index for index in range(len(self._devices)) if every or tick % self._every == index % self._every]
-        for uuid, xid in self._xids():
-            self._emitter.emit("xid", uuid=uuid, xid=xid)
-        fields = {"gpus": fast, "counters": self._columns(due, nvml.SLOW)} if due else {"gpus": fast}
-        self._say_once()
-        return fields
-
-    def _fast(self, deadline: float) -> Dict[str, List[Optional[float]]]:
-        """What is read at each tick; where time runs out, the rest is null now and first at the next tick."""
-        count = len(self._devices)
-        columns: Dict[str, List[Optional[float]]] = {
-            name: [None] * count for metric in nvml.FAST for name in metric.columns
-        }
-        questions = [(metric, index) for metric in nvml.FAST for index in range(count)]
-        for number in range(self._turn, self._turn + len(questions)):
-            self._turn = number % len(questions)
-            if time.monotonic() > deadline:
-                return columns
-            metric, index = questions[self._turn]
-            for name, value in zip(metric.columns, self._devices[index].read(metric)):
-                columns[name][index] = value
-        self._turn = 0
-        return columns
-
-    def _columns(self, indices: List[int], metrics: Iterable[nvml.Metric]) -> Dict[str, List[Optional[float]]]:
-        columns: Dict[str, List[Optional[float]]] = {"gpu": list(indices)}
-        for metric in metrics:
-            answers = [self._devices[index].read(metric) for index in indices]
-            columns.update({name: [answer[place] for answer in answers] for place, name in enumerate(metric.columns)})
-        return columns
-
-    def _say_once(self) -> None:
-        assert self._library is not None
-        self._say_faults(None, self._library.faults)
-        for device, gpu in zip(self._devices, self._library.inventory.gpus):
-            self._say_faults(gpu.uuid, device.faults)
-            new = [name for name in device.unsupported if (gpu.uuid, name) not in self._said]
-            if new:
-                self._said.update((gpu.uuid, name) for name in new)
-                self._emitter.emit("unsupported", uuid=gpu.uuid, metrics=new)
-
-    def _say_faults(self, uuid: Optional[str], faults: Mapping[str, str]) -> None:
-        for metric, error in faults.items():
-            if (uuid, metric + error) not in self._said:
-                self._said.add((uuid, metric + error))
-                self._emitter.emit("nvml_fault", uuid=uuid, metric=metric, error=error)
+    def read(self, tick: int, every: bool) -> Dict[str, Any]:  # noqa: ARG002  (as Gpus.read)
+        """Nothing."""
+        return {}
 
 
 class Host:
@@ -237,6 +150,7 @@ class Ranks:
         self._emitter = emitter
         self._census = procfs.Census()
         self._sessions: Dict[int, Tuple[int, procfs.Session]] = {}
+        self._unseen = False
 
     @property
     def pids(self) -> Set[int]:
@@ -253,10 +167,14 @@ class Ranks:
         try:
             self._sessions[rank] = (pid, procfs.Session(pid))
         except (FileNotFoundError, ProcessLookupError):
+            self._unseen = True
             self._emitter.emit("ghost", rank=rank, pid=pid)
 
     def read(self, seconds: float) -> Tuple[Dict[str, List[Any]], Optional[float]]:
-        """The field ``ranks``, and the cores that all ranks use together; a rank that has ended is not in it."""
+        """The field ``ranks``, where a rank that has ended is not in it, and the cores that all use together.
+
+        The latter is None once a rank was named that cannot be seen.
+        """
         leaders = dict(self._sessions.values())
         for pid, session_id in self._census.newcomers():
             if session_id in leaders:
@@ -273,7 +191,7 @@ class Ranks:
             "threads": [usage.threads for usage in usages.values()],
             "state": [usage.state for usage in usages.values()],
         }
-        together = procfs.total(cores) if cores else 0.0
+        together = None if self._unseen else procfs.total([0.0, *cores])
         return {name: column[:LISTED_RANKS] for name, column in columns.items()}, together
 
 
@@ -281,8 +199,8 @@ class Own:
     """What the trial itself uses: the harness, the launcher and this sampler."""
 
     def __init__(self, pids: Iterable[Optional[int]]) -> None:
-        self._processes = [procfs.Process(pid) for pid in {os.getpid(), *pids} if pid is not None]
-        self.pids = {process.pid for process in self._processes}
+        self.pids = {os.getpid(), *(pid for pid in pids if pid is not None)}
+        self._processes = [process for process in map(procfs.hold, sorted(self.pids)) if process is not None]
         self._rates = procfs.Rates()
 
     def read(self, at: float) -> Optional[float]:
@@ -290,16 +208,14 @@ class Own:
         stats = {process.pid: process.read() for process in self._processes}
         ticks = {str(pid): stat.ticks for pid, stat in stats.items() if stat is not None}
         rates = self._rates.of(at, ticks)
-        if len(ticks) < len(self._processes):
-            return None
-        together = procfs.total(rates.values())
+        together = procfs.total(rates.values()) if len(ticks) == len(self.pids) else None
         return None if together is None else together / procfs.TICKS_PER_SECOND
 
 
 class Sampler:
     """The loop: waits for a tick, reads, tells."""
 
-    def __init__(self, settings: Mapping[str, Any], emitter: Emitter, gpus: Gpus) -> None:
+    def __init__(self, settings: Mapping[str, Any], emitter: Emitter, gpus: "Union[Gpus, NoGpus]") -> None:
         self._emitter = emitter
         self._gpus = gpus
         self._period = float(settings["period"])
@@ -307,7 +223,6 @@ class Sampler:
         self._ranks = Ranks(emitter)
         self._own = Own([settings["harness"], settings["launcher"]])
         self._neighbours = procfs.Neighbours()
-        self._named_at = 0.0
         self._samples = 0
         self._last = time.monotonic()
 
@@ -318,7 +233,7 @@ class Sampler:
         gc.freeze()  # What is there by now lives to the end: no need to walk through it again and again.
         schedule, orders = Schedule(self._period, start), Orders(0)
         while not orders.ended:
-            due = schedule.next(time.monotonic())
+            due = schedule.next(self._last, time.monotonic())
             for line in orders.until(due):
                 self._ranks.enter(line)
             self._sample(schedule.tick, last=orders.ended)
@@ -364,7 +279,7 @@ class Sampler:
             **{name: _rounded(value) for name, value in host.items()},
             ranks=ranks,
             cores=_rounded(cores),
-            neighbour=self._neighbour(now, cores["others"]),
+            neighbour=self._neighbour(cores["others"]),
             **self._gpus.read(tick, every=last or self._samples == 1),
         )
 
@@ -374,12 +289,11 @@ class Sampler:
             others = max(0.0, busy * self._host.cpus - ranks - own)
         return {"ranks": ranks, "own": own, "others": others}
 
-    def _neighbour(self, now: float, others: Optional[float]) -> Optional[Tuple[str, float]]:
-        """The busiest other name and its cores, where others are busy and the last look is long enough ago."""
-        if others is None or others < NAMING_CORES or now - self._named_at < NAMING_SECONDS:
+    def _neighbour(self, others: Optional[float]) -> Optional[Tuple[str, float]]:
+        """The busiest other name and its cores, where others are busy and it is time to look."""
+        if others is None or others < NAMING_CORES:
             return None
-        self._named_at = now
-        found = self._neighbours.busiest(now, self._own.pids | self._ranks.pids, 3 * NAMING_SECONDS)
+        found = self._neighbours.busiest(self._own.pids | self._ranks.pids)
         return None if found is None else (found[0], round(found[1], 3))
 
 
@@ -390,7 +304,7 @@ def _without_rates(
     return bare, dict(ranks, cores=[None] * len(ranks["rank"])), dict.fromkeys(cores)
 
 
-def _rounded(value: Any) -> Any:  # noqa: ANN401  (a number or a mapping of numbers, on its way to JSON)
+def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(part) for name, part in value.items()}
     return round(value, 4) if isinstance(value, float) else value

@@ -9,9 +9,9 @@ from typing import Dict, List, MutableMapping, Optional
 from .events import Emitter
 
 MAX_LINES = 20
-_LINE_CHARACTERS = 240
+_LINE_CHARACTERS = 160
 _TELLING = re.compile(
-    r"NCCL version [\w.+]+|via (?:NET/[A-Za-z ]+|[A-Za-z0-9]+)|Using network .+"
+    r"NCCL version [\w.+]+|via (?:NET/[A-Za-z ]+|[A-Za-z0-9]+)|Using network .+|nNodes \d+"
     r"|Connected NVLS|NVLS comm|[0-9]+ nvls channels|NET/[A-Za-z]+ ?: (?:Using|No device)|Selected Provider is \w+"
 )
 
@@ -62,7 +62,8 @@ def telling(text: str) -> List[str]:
     first: Dict[str, str] = {}
     for line in text.splitlines():
         for said in _TELLING.findall(line):
-            first.setdefault(said, line[:_LINE_CHARACTERS])
+            # Plain ASCII: no character of it takes more than two bytes in an event.
+            first.setdefault(said, re.sub(r"[^ -~]", "?", line)[:_LINE_CHARACTERS])
     lines = list(dict.fromkeys(first.values()))
     return lines[:MAX_LINES]
 

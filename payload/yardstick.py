@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from .events import Emitter
-from .group import Group, binary_size, free_memory
+from .group import Group, binary_size
 
 WARMUP = 2
 REPEATS = 10
@@ -41,7 +41,7 @@ def measure(group: Group, emitter: Emitter, sizes: Sequence[int], timeout_s: flo
         return
     with Ring(group, timeout_s) as ring:
         for size in sizes:
-            why = _too_large(group, 2 * size)
+            why = group.too_large(2 * size)
             if why is None:
                 times = _repeat(group, f"ring {binary_size(size)}", ring.exchange(size))
                 _tell(emitter, "ring", times, size=size, over=ring.over)
@@ -55,16 +55,9 @@ def _no_ring(group: Group) -> Optional[str]:
     return "a ring needs at least 2 ranks" if group.size == 1 else None
 
 
-def _too_large(group: Group, needed: int) -> Optional[str]:
-    free = min(group.share(free_memory(group.device), "compare free memory"))
-    if needed <= free:
-        return None
-    return f"needs {binary_size(needed)} for its buffers, the rank with the least has {binary_size(free)} free"
-
-
 def _memory(group: Group, emitter: Emitter) -> None:
     size = MEMORY_BYTES[group.device.type]
-    why = _too_large(group, 2 * size)
+    why = group.too_large(2 * size)
     if why is not None:
         emitter.emit("unsupported", op="memory", dtype=None, size=size, why=why)
         return

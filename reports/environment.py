@@ -74,7 +74,7 @@ def head_facts(record: Record) -> list[tuple[str, str]]:
     facts["GPUs"] = words.number(gpus) if gpus else "none, CPU ranks"
     if record.run is not None:
         facts["run"] = record.run.id
-        facts["started"] = record.run.started
+        facts["started"] = record.run.started.replace("T", " ").replace("+00:00", " UTC")
     if record.verdict is not None:
         facts["took"] = words.seconds(record.verdict.seconds)
         facts["GPU-hours"] = words.number(record.verdict.gpu_hours)

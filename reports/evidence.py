@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from seatrial.reports.plots import Figure, margin
 
 FIGURES: Mapping[str, Callable[[Record], list[Figure]]] = {"nccl": nccl.figures}
 """What each suite draws beside its tables."""
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 SHOWN = 12
 """So many places of one finding are listed openly, the others folded."""
+OPEN = 30
+"""So many findings of one suite are shown openly, the others folded."""
 LISTED = 1000
 """So many passes of one check are listed, the nearest to their bounds; the others are counted."""
 
@@ -40,7 +44,7 @@ def headline(record: Record) -> Headline:
 
 def counts(checks: Iterable[Check]) -> list[tuple[str, int]]:
     """How many checks had each outcome, passes first, outcomes without any left out."""
-    count = Counter(check.outcome for check in checks)
+    count = Counter[str](check.outcome for check in checks)
     return [(outcome, count[outcome]) for outcome in ("pass", *words.SEVERITY[:-1]) if count[outcome]]
 
 
@@ -54,6 +58,31 @@ class Finding:
     def first(self) -> Check:
         """The worst of them, which speaks for all."""
         return self.checks[0]
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What is said of single places: the detail, and the reason where it is not the first one's."""
+        noted = []
+        for check in self.open:
+            reason = check.reason if check.reason != self.first.reason else ""
+            text = ". ".join(_filled(reason, check.detail))
+            noted += [(check.place, text)] if text else []
+        return noted
+
+    @property
+    def steps(self) -> list[str]:
+        """What to do next."""
+        return _once(words.next_step(check) for check in self.checks)
+
+    @property
+    def tests(self) -> list[str]:
+        """The tests that judged them."""
+        return _once(check.test for check in self.checks)
+
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs that measured them."""
+        return _once(check.job or "" for check in self.checks)
 
     @property
     def open(self) -> Sequence[Check]:
@@ -72,8 +101,10 @@ def severity(check: Check) -> tuple[int, float]:
 
 
 def _sameness(check: Check) -> tuple[str, ...]:
+    """What checks of one finding share: everything that is said of them, but for the numbers in it."""
     source = words.provenance(check.bound) if check.bound is not None else ""
-    return check.outcome, check.id, check.reason, check.next, check.test, check.job or "", source, *check.qualified
+    said = (_NUMBER.sub("#", text) for text in (check.reason, check.next, *check.qualified))
+    return check.outcome, check.id, source, *said
 
 
 def findings(checks: Iterable[Check]) -> list[Finding]:
@@ -128,15 +159,10 @@ class Group:
         return words.limits(limits, self.checks[0].unit) if limits else "none"
 
     @property
-    def rules(self) -> list[str]:
-        """The ratios behind the bounds."""
-        return _once(words.rule(check.bound) for check in self.checks if check.bound is not None)
-
-    @property
     def sources(self) -> list[str]:
         """Where the bounds come from."""
         bounds = [check.bound for check in self.checks if check.bound is not None]
-        return _once(", ".join(part for part in (bound.source, bound.date) if part) for bound in bounds)
+        return _once("; ".join(_filled(words.rule(bound), bound.source, bound.date)) for bound in bounds)
 
     @property
     def confidences(self) -> list[str]:
@@ -156,8 +182,12 @@ class Group:
         return sum(check.outcome == "pass" for check in self.checks) - len(self.passes)
 
 
+def _filled(*texts: str) -> list[str]:
+    return [text for text in texts if text]
+
+
 def _once(texts: Iterable[str]) -> list[str]:
-    return [text for text in dict.fromkeys(texts) if text]
+    return _filled(*dict.fromkeys(texts))
 
 
 @dataclass(frozen=True)
@@ -185,6 +215,16 @@ class Suite:
     def findings(self) -> list[Finding]:
         """What did not pass."""
         return findings(self.checks)
+
+    @property
+    def open(self) -> list[Finding]:
+        """The worst of what did not pass."""
+        return self.findings[:OPEN]
+
+    @property
+    def folded(self) -> list[Finding]:
+        """The rest of what did not pass."""
+        return self.findings[OPEN:]
 
     @property
     def skips(self) -> list[tuple[str, Sequence[Check]]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from seatrial import record as records
 from seatrial.record import Record
-from seatrial.reports import environment, evidence, fleet, jobs, words
+from seatrial.reports import environment, evidence, fleet, jobs, svg, words
 
 
 def render(record: Record) -> str:
@@ -53,6 +55,7 @@ def write(record_path: Path, out: Path) -> None:
     fresh.replace(out)
 
 
+@functools.cache
 def _templates() -> Environment:
     templates = Environment(
         loader=PackageLoader("seatrial.reports"),
@@ -62,8 +65,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["dotted"] = _dotted
     style = resources.files("seatrial.reports").joinpath("templates/report.css").read_text(encoding="utf-8")
-    templates.globals.update(words=words, style=Markup(style))  # noqa: S704  (our own file)
+    templates.globals.update(words=words, clip=svg.clip, style=Markup(style))  # noqa: S704  (our own file)
     return templates
 
 
@@ -72,3 +76,8 @@ def _shown(value: object) -> object:
     if isinstance(value, Markup):
         return value
     return "—" if value is None else words.clean(str(value))
+
+
+def _dotted(check_id: str) -> Markup:
+    """A check's id that breaks after its dots where the line is too short."""
+    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=\.)", words.clean(check_id)))

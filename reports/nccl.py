@@ -60,7 +60,9 @@ def _over_size(check_id: str, points: Sequence[tuple[float, Check]]) -> Figure:
 
 def _told_apart(places: Sequence[Place]) -> Mapping[Place, str]:
     """A short name for each place: the values of those keys in which the places differ."""
-    shared = set(places[0]).intersection(*places[1:]) if len(places) > 1 else set()
+    if len(places) == 1:
+        return {places[0]: " ".join(f"{key}={value}" for key, value in places[0]) or "measured"}
+    shared = set(places[0]).intersection(*places[1:])
     return {place: " ".join(value for key, value in place if (key, value) not in shared) or "all" for place in places}
 
 

@@ -48,6 +48,12 @@ def _limits(check: Check) -> list[float]:
     return [limit for limit in (check.bound.limits if check.bound is not None else ()) if limit is not None]
 
 
+def _cross_keys(checks: Iterable[Check]) -> list[svg.Key]:
+    """A key for each outcome that is marked by a cross."""
+    outcomes = {check.outcome for check in checks}
+    return [svg.Key(name, name, svg.CROSS) for name in words.SEVERITY[:-1] if name in outcomes]
+
+
 def _value_axis(checks: Iterable[Check], title: str, space: svg.Area) -> svg.Axis:
     """An axis over all values and bounds: logarithmic where they span more than a factor of 30."""
     values = [value for check in checks for value in _measured(check)]
@@ -74,6 +80,7 @@ def curves(
     keys += [svg.Key(f"the other {len(rest)}: least to greatest", "band-key")] if rest else []
     checks = [check for line in lines for _, check in line.points]
     keys += [svg.Key("bound", "bound")] if any(map(_limits, checks)) else []
+    keys += _cross_keys(checks)
     rows = svg.legend_rows(keys)
     space = svg.area(len(rows))
     canvas = svg.canvas(space)
@@ -86,6 +93,8 @@ def curves(
         _draw_band(canvas, rest, x.scale, y.scale)
     for at, line in enumerate(shown):
         _draw_curve(canvas, line, at, x.scale, y.scale)
+    for line in shown:
+        _draw_crosses(canvas, line, x.scale, y.scale)
     caption = _closest(checks)
     return Figure(title, caption, canvas.render(title, caption))
 
@@ -124,8 +133,12 @@ def _draw_curve(canvas: svg.Canvas, line: Curve, number: int, x: svg.Scale, y: s
         for limit in _limits(check):
             canvas.line((at[0] - 9, y(limit)), (at[0] + 9, y(limit)), f"bound {css}")
         canvas.mark(number, at, css)
+
+
+def _draw_crosses(canvas: svg.Canvas, line: Curve, x: svg.Scale, y: svg.Scale) -> None:
+    for size, check in line.points:
         if check.outcome != "pass":
-            canvas.cross(at)
+            canvas.cross((x(size), y(check.observed or 0.0)), check.outcome)
 
 
 def _draw_interval(canvas: svg.Canvas, x: float, interval: tuple[float, float], y: svg.Scale, css: str) -> None:
@@ -155,8 +168,10 @@ def _beyond(excess: float) -> float:
 def _closest(checks: Sequence[Check]) -> str:
     """The check nearest to its bound, or the farthest outside, in words."""
     worst = min(checks, key=margin)
+    if not any(map(_limits, checks)):
+        return "None of these has a bound."
     where = f" at {worst.place}" if worst.place else ""
-    side = "Worst" if worst.outcome == "fail" else "Nearest to its bound"
+    side = "Farthest outside its bound" if margin(worst) < 0 else "Nearest to its bound"
     return f"{side}{where}: {words.observed(worst)}, bound {words.bound(worst)}."
 
 
@@ -165,6 +180,7 @@ def bars(title: str, over: tuple[str, str], of: tuple[str, str], checks: Sequenc
     shown = _worst_bars(checks)
     limits = sorted({limit for _, check in checks for limit in _limits(check)})
     keys = [svg.Key(f"bound {words.number(limit)}", "bound") for limit in limits] if len(limits) <= 2 else []
+    keys += _cross_keys([check for _, check in checks])
     rows = svg.legend_rows(keys)
     space = svg.area(len(rows))
     canvas = svg.canvas(space)
@@ -196,10 +212,10 @@ def _draw_bar(canvas: svg.Canvas, check: Check, left: float, wide: float, y: svg
     top = y(check.observed or 0.0)
     canvas.box((left + air, top), (left + wide - air, base), f"bar {check.outcome}")
     middle = left + wide / 2
-    if check.interval is not None:
+    if check.interval is not None and wide > 8:
         _draw_interval(canvas, middle, check.interval, y, "ink")
     if check.outcome != "pass":
-        canvas.cross((middle, (top + base) / 2), "on-bar")
+        canvas.cross((middle, (top + base) / 2), f"{check.outcome} on-bar")
 
 
 @dataclass(frozen=True)
@@ -233,7 +249,7 @@ def over_time(title: str, series: Sequence[Series], timeline: Timeline) -> Figur
     moments = _moments(timeline)
     times = [t for one in series for t in (one.t[0], one.t[-1])] + [t for t, _ in moments]
     rows = svg.legend_rows(keys)
-    room = svg.Scale.over(times, svg.LEFT, svg.RIGHT)
+    room = svg.Scale.over(times, svg.LEFT, svg.RIGHT, air=0.02)
     labels = _staggered([(room(t), name) for t, name in moments])
     space = svg.area(len(rows) + max((row + 1 for _, _, row in labels), default=0), height=110)
     canvas = svg.canvas(space)
@@ -241,11 +257,10 @@ def over_time(title: str, series: Sequence[Series], timeline: Timeline) -> Figur
     y = svg.Axis.of(svg.Scale.over(values, space.bottom, space.top), svg.titled(series[0].metric, series[0].unit), 4)
     svg.draw_axes(canvas, space, svg.Axis.of(room, svg.titled("time since the start", "s")), y)
     svg.draw_legend(canvas, rows)
-    for x, name, row in labels:
-        _draw_moment(canvas, space, x, name, 12 + (len(rows) + row + 1) * svg.ROW)
     for at, track in enumerate(tracks):
         _draw_gaps(canvas, track, space, room)
         _draw_track(canvas, track, at, room, y.scale)
+    _draw_moments(canvas, space, [(x, name, 12 + (len(rows) + row + 1) * svg.ROW) for x, name, row in labels])
     caption = _spread(series)
     return Figure(title, caption, canvas.render(title, caption))
 
@@ -277,9 +292,11 @@ def _label_left(x: float, name: str) -> float:
     return min(max(x - wide / 2, 2), svg.WIDTH - wide - 2)
 
 
-def _draw_moment(canvas: svg.Canvas, space: svg.Area, x: float, name: str, y: float) -> None:
-    canvas.line((x, y + 3), (x, space.bottom), "moment")
-    canvas.text((_label_left(x, name) + svg.CHARACTER * len(name) / 2, y), name, "moment-name", "middle")
+def _draw_moments(canvas: svg.Canvas, space: svg.Area, labels: Sequence[tuple[float, str, float]]) -> None:
+    for x, _, y in labels:
+        canvas.line((x, y + 3), (x, space.bottom), "moment")
+    for x, name, y in labels:
+        canvas.text((_label_left(x, name) + svg.CHARACTER * len(name) / 2, y), name, "moment-name", "middle")
 
 
 def _draw_gaps(canvas: svg.Canvas, track: Track, space: svg.Area, x: svg.Scale) -> None:
@@ -313,7 +330,7 @@ def _track(name: str, series: Sequence[Series]) -> Track:
     """All samples of ``series`` in time buckets; where every one of them is silent, a gap."""
     samples = sorted((t, v) for one in series for t, v in zip(one.t, one.v, strict=True))
     pause = 3 * max(map(_period, series))
-    width = (samples[-1][0] - samples[0][0]) / BUCKETS
+    width = (samples[-1][0] - samples[0][0]) / BUCKETS if len(samples) > 2 * BUCKETS else 0.0
     stretches: list[list[list[tuple[float, float]]]] = [[[samples[0]]]]
     for before, sample in pairwise(samples):
         if sample[0] - before[0] > pause:
@@ -333,7 +350,7 @@ def _period(series: Series) -> float:
 
 def _step(bucket: Sequence[tuple[float, float]]) -> Step:
     values = [v for _, v in bucket]
-    return Step(bucket[0][0], min(values), statistics.median_low(values), max(values))
+    return Step(bucket[0][0], min(values), statistics.median(values), max(values))
 
 
 def _spread(series: Sequence[Series]) -> str:

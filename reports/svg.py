@@ -15,6 +15,9 @@ WIDTH = 360
 CHARACTER = 7.0
 """The width of a character at the plots' font size, in the widest of the common fonts."""
 
+CROSS = -1
+"""The shape of a legend's entry for values that did not pass."""
+
 Point = tuple[float, float]
 
 
@@ -29,15 +32,24 @@ class Scale:
     log: bool = False
 
     @classmethod
-    def over(cls, values: Sequence[float], start: float, end: float, *, log: bool = False, zero: bool = False) -> Scale:
-        """A scale that holds all ``values``, and zero if asked, with some air around them."""
+    def over(
+        cls,
+        values: Sequence[float],
+        start: float,
+        end: float,
+        *,
+        log: bool = False,
+        zero: bool = False,
+        air: float = 0.08,
+    ) -> Scale:
+        """A scale that holds all ``values``, and zero if asked, with a share of ``air`` around them."""
         if log:
             low, high = min(values), max(values)
             return cls(low / 1.25, min(high, 1e308) * 1.25, start, end, log=True)
         low, high = min([*values, 0.0] if zero else values), max([*values, 0.0] if zero else values)
         span = high / 2 - low / 2 or abs(high) / 4 or 0.5
-        top = min(high, 1e308) + span * 0.16
-        return cls(low if zero and low == 0 else max(low, -1e308) - span * 0.16, top, start, end)
+        room = 2 * air * span
+        return cls(low if zero and low == 0 else max(low, -1e308) - room, min(high, 1e308) + room, start, end)
 
     def __call__(self, value: float) -> float:
         """The pixel of a value; what lies outside stays at the edge."""
@@ -209,8 +221,11 @@ def draw_legend(canvas: Canvas, rows: Sequence[Sequence[Key]]) -> None:
     for number, row in enumerate(rows):
         x, y = 4.0, 12 + (number + 1) * ROW
         for key in row:
-            canvas.line((x, y - 4), (x + 18, y - 4), key.css)
-            if key.shape is not None:
+            if key.shape == CROSS:
+                canvas.cross((x + 9, y - 4), key.css)
+            else:
+                canvas.line((x, y - 4), (x + 18, y - 4), key.css)
+            if key.shape is not None and key.shape != CROSS:
                 canvas.mark(key.shape, (x + 9, y - 4), key.css)
             canvas.text((x + 23, y), clip(key.name, 40))
             x += _key_width(key)

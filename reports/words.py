@@ -18,7 +18,7 @@ GLYPHS: Mapping[str, str] = {
     "error": "!",
     "inconclusive": "?",
     "uncalibrated": "○",
-    "waived": "w",
+    "waived": "\N{SECTION SIGN}",
     "skip": DASH,
 }
 """A sign for each outcome, so that none is told by colour alone."""

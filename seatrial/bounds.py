@@ -9,22 +9,38 @@ from __future__ import annotations
 
 import datetime
 import enum
-import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from seatrial.errors import UsageError
-from seatrial.strict import Mistake, Strict, listing, mistakes, near_miss
+from seatrial.strict import Finding, Mistake, Strict, Where, listing, mistakes, near_miss
 
 SELECTORS = ("device", "accelerator", "topology", "fabric", "workload", "sharing", "nodes", "ranks", "transport")
 """What a bound may be keyed by on every check; beside them each check has its own places (size, dtype, rank)."""
 
 _PLACEHOLDER = re.compile(r"\b(todo|tbd|fixme|xxx|placeholder|unknown|n/?a)\b", re.IGNORECASE)
+_CHECK = re.compile(r"^([a-z0-9_]+|\*)(\.([a-z0-9_]+|\*))+$")
+_ENTRY = re.compile(r"^([a-z0-9_]+|\{\w+\})(\.([a-z0-9_]+|\{\w+\}))+$")
+
+
+def _named(pattern: re.Pattern[str], expected: str) -> Any:
+    return Field(pattern=pattern.pattern, json_schema_extra={"x-expected": expected})
+
+
+def _evidence(text: str) -> str:
+    if _PLACEHOLDER.search(text):
+        raise ValueError("a placeholder proves nothing")
+    return text
+
+
+Evidence = Annotated[str, Field(min_length=8), AfterValidator(_evidence)]
+Text = Annotated[str, Field(min_length=1)]
 
 
 class Kind(str, enum.Enum):
@@ -40,13 +56,13 @@ class Kind(str, enum.Enum):
 class Entry(Strict):
     """One check of the catalogue; ``{op}`` in an id stands for any one word."""
 
-    id: str = Field(pattern=r"^[a-z0-9_{}]+(\.[a-z0-9_{}]+)+$")
-    unit: str
+    id: str = _named(_ENTRY, "a check's id such as nccl.{op}.busbw")
+    unit: Text
     better: Literal["higher", "lower", "equal"]
     where: tuple[str, ...] = ()
-    proves: str
-    cannot: str
-    next: str
+    proves: Text
+    cannot: Text
+    next: Text
 
     @property
     def pattern(self) -> str:
@@ -68,17 +84,17 @@ def _as_text(value: object) -> object:
 class Bound(Strict):
     """One bound with its source. Exactly one of ``equals`` or a limit; with ``of``, the limits are ratios to it."""
 
-    check: str
+    check: str = _named(_CHECK, "a check's id such as nccl.all_reduce.busbw, where * stands for any one word")
     when: Mapping[str, Annotated[str, BeforeValidator(_as_text)]] = Field(default_factory=dict)
-    at_least: float | None = Field(default=None, allow_inf_nan=False)
-    at_most: float | None = Field(default=None, allow_inf_nan=False)
-    equals: float | None = Field(default=None, allow_inf_nan=False)
-    of: str | None = None
-    unit: str
+    at_least: float | None = None
+    at_most: float | None = None
+    equals: float | None = None
+    of: Text | None = None
+    unit: Text
     samples: int = Field(default=1, ge=1)
-    source: str = Field(min_length=8)
+    source: Evidence
     date: datetime.date
-    conditions: str
+    conditions: Evidence
     confidence: Literal["high", "med", "low"]
 
     @model_validator(mode="after")
@@ -90,8 +106,6 @@ class Bound(Strict):
             raise ValueError("expected at_least or at_most beside of: an equality has no ratio")
         if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
             raise ValueError(f"expected at_least <= at_most, observed {self.at_least} > {self.at_most}")
-        if _PLACEHOLDER.search(f"{self.source} {self.conditions}"):
-            raise ValueError(f"expected a source and conditions, observed a placeholder: {self.source!r}")
         return self
 
     @property
@@ -128,12 +142,10 @@ class Bound(Strict):
         return self.confidence != "low"
 
     def limits(self) -> str:
-        """What passes, in words."""
-        if self.equals is not None:
-            return f"exactly {self.equals:g} {self.unit}"
-        told = [f"at least {self.at_least:g}"] if self.at_least is not None else []
-        told += [f"at most {self.at_most:g}"] if self.at_most is not None else []
-        return f"{' and '.join(told)} {'of ' + self.of if self.of is not None else self.unit}"
+        """What passes, in words: ``at least 0.95 of smaller size``, ``exactly 0 wrong elements``."""
+        limits = (("exactly", self.equals), ("at least", self.at_least), ("at most", self.at_most))
+        told = [f"{word} {limit:g}" for word, limit in limits if limit is not None]
+        return f"{' and '.join(told)} {self.unit if self.of is None else f'of {self.of}'}"
 
     def __str__(self) -> str:
         when = " ".join(f"{key}={value}" for key, value in self.when.items())
@@ -154,8 +166,9 @@ class Bounds:
     bounds: tuple[Bound, ...]
 
     def entry(self, check: str) -> Entry | None:
-        """The catalogue's entry of a check id."""
-        return next((entry for entry in self.entries if fnmatch.fnmatchcase(check, entry.pattern)), None)
+        """The catalogue's entry of a check id; one that names the check itself comes before a pattern."""
+        fitting = [entry for entry in self.entries if _meet(check, entry.pattern)]
+        return min(fitting, key=lambda entry: entry.pattern.count("*"), default=None)
 
     def of(self, entry: Entry) -> list[Bound]:
         """The bounds that can decide a catalogue entry."""
@@ -164,48 +177,87 @@ class Bounds:
     def find(self, check: str, context: Mapping[str, str]) -> Bound | None:
         """The bound of a check in a context: the selectors of its pool and job, and its own place.
 
-        The most specific bound wins: the one with the most keys, then the one that names the check itself.
-
-        Raises:
-            UsageError: two bounds fit equally well.
+        The most specific bound wins: the one with the most keys, then the one with the fewest wildcards. ``load``
+        refuses two bounds that fit one place equally well.
         """
-        fitting = [
-            bound
-            for bound in self.bounds
-            if fnmatch.fnmatchcase(check, bound.check)
-            and all(context.get(key) == value for key, value in bound.when.items())
-        ]
-        if not fitting:
-            return None
-        ranked = sorted(fitting, key=_specificity, reverse=True)
-        if len(ranked) > 1 and _specificity(ranked[0]) == _specificity(ranked[1]):
-            raise UsageError(f"thresholds: two bounds fit {check} equally well: {ranked[0]} and {ranked[1]}; keep one")
-        return ranked[0]
+        fitting = [bound for bound in self.bounds if _meet(check, bound.check) and _agree(bound.when, context)]
+        return max(fitting, key=_specificity, default=None)
 
 
-def _specificity(bound: Bound) -> tuple[int, bool]:
-    return len(bound.when), "*" not in bound.check
+def _meet(one: str, other: str) -> bool:
+    """Whether two names of checks, in which ``*`` stands for any one word, can name the same check."""
+    ours, theirs = one.split("."), other.split(".")
+    return len(ours) == len(theirs) and all(a == b or "*" in (a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def _against_catalogue(path: Path, bound: Bound, entries: Sequence[Entry]) -> Iterable[Mistake]:
-    """What is wrong with a bound in the light of the checks that exist."""
-    named = [entry for entry in entries if _meet(bound.check, entry.pattern)]
-    where = f"bound of {bound}"
+def _agree(when: Mapping[str, str], context: Mapping[str, str]) -> bool:
+    return all(context.get(key) == value for key, value in when.items())
+
+
+def _specificity(bound: Bound) -> tuple[int, int]:
+    return len(bound.when), -bound.check.count("*")
+
+
+_SIDE = {"higher": "at_least", "lower": "at_most", "equal": "equals"}
+"""The side on which a check is bounded, by what is better."""
+
+
+def _thresholds_of(entries: Sequence[Entry]) -> type[Thresholds]:
+    """A file of bounds that are held against the checks that exist, so that each mistake is told with its line."""
+
+    class Known(Thresholds):
+        @classmethod
+        def cross_check(cls, data: Any) -> Iterator[Finding]:
+            listed = data.get("bounds") if isinstance(data, dict) else None
+            for index, bound in enumerate(listed if isinstance(listed, list) else ()):
+                if isinstance(bound, dict) and _CHECK.fullmatch(str(bound.get("check"))):
+                    yield from _against_catalogue(bound, ("bounds", index), entries)
+
+    return Known
+
+
+def _against_catalogue(bound: Mapping[str, Any], where: Where, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """What is wrong with a bound, of which only the name is known to be sound, in the light of the catalogue."""
+    check, unit, when = bound["check"], bound.get("unit"), bound.get("when")
+    named = [entry for entry in entries if _meet(check, entry.pattern)]
     if not named:
-        hint = near_miss(bound.check, [entry.id for entry in entries])
-        yield Mistake(path, 0, where, "a check that some checks.yaml describes", repr(bound.check), hint)
+        hint = near_miss(check, [_filled(entry.pattern, check) for entry in entries])
+        yield Finding((*where, "check"), "a check that some checks.yaml describes", repr(check), hint)
+        return
+    limited = {side for side in _SIDE.values() if bound.get(side) is not None}
     for entry in named:
-        if entry.unit != bound.unit:
-            yield Mistake(path, 0, f"{where}: unit", f"that of {entry.id}, {entry.unit!r}", repr(bound.unit))
-        known = [*SELECTORS, *entry.where]
-        for key in set(bound.when) - set(known):
-            expected = f"a place of {entry.id}: {', '.join(known)}"
-            yield Mistake(path, 0, f"{where}: when", expected, repr(key), near_miss(key, known))
+        if isinstance(unit, str) and unit != entry.unit:
+            yield Finding((*where, "unit"), f"{entry.unit!r}, the unit of {entry.id}", repr(unit))
+        if limited and not limited & {_SIDE[entry.better], "equals"}:
+            yield Finding(where, f"{_SIDE[entry.better]}, because {entry.id} is better {entry.better}", "none")
+    known = list(dict.fromkeys([*SELECTORS, *(key for entry in named for key in entry.where)]))
+    for key in when if isinstance(when, dict) else ():
+        if key not in known:
+            yield Finding((*where, "when", key), f"one of {', '.join(known)}", repr(key), near_miss(key, known))
 
 
-def _meet(glob: str, pattern: str) -> bool:
-    """Whether a bound's id and a check's pattern can name the same check."""
-    return fnmatch.fnmatchcase(pattern, glob) or fnmatch.fnmatchcase(glob, pattern)
+def _filled(pattern: str, check: str) -> str:
+    """A pattern with a check's own words in place of its wildcards, where it has as many."""
+    parts, words = pattern.split("."), check.split(".")
+    if len(parts) != len(words):
+        return pattern
+    return ".".join(word if part == "*" else part for part, word in zip(parts, words, strict=True))
+
+
+def _rivals(placed: Sequence[tuple[Path, Bound]]) -> Iterator[Mistake]:
+    """Bounds of which neither is more specific at a place that both fit."""
+    for (first, one), (path, other) in combinations(placed, 2):
+        alike = all(other.when.get(key, value) == value for key, value in one.when.items())
+        if alike and _meet(one.check, other.check) and _specificity(one) == _specificity(other):
+            hint = "keep one, or add a key to when"
+            yield Mistake(path, 0, str(other), "one bound for a place", f"{one} of {first.name} fits as well", hint)
+
+
+def _doubles(placed: Sequence[tuple[Path, Entry]]) -> Iterator[Mistake]:
+    """Entries of which neither is more specific for a check that both describe."""
+    for (first, one), (path, other) in combinations(placed, 2):
+        if _meet(one.pattern, other.pattern) and one.pattern.count("*") == other.pattern.count("*"):
+            yield Mistake(path, 0, other.id, "each check once", f"{one.id} of {first.name} too")
 
 
 def load(catalogues: Sequence[Path], thresholds: Sequence[Path]) -> Bounds:
@@ -215,21 +267,23 @@ def load(catalogues: Sequence[Path], thresholds: Sequence[Path]) -> Bounds:
         UsageError: lists every mistake in every file.
     """
     wrong: list[Mistake] = []
-    entries: list[Entry] = []
+    checks: list[tuple[Path, Entry]] = []
     for path in catalogues:
-        found, errors = mistakes(path, Catalogue)
-        wrong += errors
-        entries += found.checks if found is not None else []
-    bounds: list[Bound] = []
+        catalogue, found = mistakes(path, Catalogue)
+        wrong += found
+        checks += [(path, entry) for entry in (catalogue.checks if catalogue is not None else ())]
+    entries = tuple(entry for _, entry in checks)
+    # Held against a catalogue that could not be read, every bound would look wrong.
+    model = Thresholds if wrong else _thresholds_of(entries)
+    bounds: list[tuple[Path, Bound]] = []
     for path in thresholds:
-        file, errors = mistakes(path, Thresholds)
-        wrong += errors
-        for bound in file.bounds if file is not None else ():
-            wrong += _against_catalogue(path, bound, entries)
-            bounds.append(bound)
+        file, found = mistakes(path, model)
+        wrong += found
+        bounds += [(path, bound) for bound in (file.bounds if file is not None else ())]
+    wrong += [*_doubles(checks), *_rivals(bounds)]
     if wrong:
         raise UsageError(listing(wrong))
-    return Bounds(tuple(entries), tuple(bounds))
+    return Bounds(entries, tuple(bound for _, bound in bounds))
 
 
 def load_package() -> Bounds:

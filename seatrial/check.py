@@ -35,6 +35,9 @@ class Place:
         """A form that can be compared and hashed."""
         return tuple(sorted(self.where.items()))
 
+    def __hash__(self) -> int:
+        return hash(self.key())
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -96,42 +99,61 @@ def judge(measurement: Measurement, bound: Bound | None) -> Verdict:
     Where the measurement has an interval, the interval decides: wholly inside is a pass, wholly outside a fail, and an
     interval that crosses the bound is noise wider than the bound, which is inconclusive.
     """
-    value = measurement.value
-    if value is None:
-        return Verdict(measurement, Outcome.INCONCLUSIVE, measurement.why or "not measured", bound)
-    numbers = [value, *(measurement.interval or ())]
-    if not all(math.isfinite(number) for number in numbers):
-        return Verdict(measurement, Outcome.INCONCLUSIVE, f"not a finite number: {numbers}", bound)
+    value, lacks = measurement.value, _lacks(measurement, bound)
+    if value is None or lacks:
+        return Verdict(measurement, Outcome.INCONCLUSIVE, lacks or measurement.why or "not measured", bound)
     if bound is None:
         return Verdict(measurement, Outcome.UNCALIBRATED, "no bound with a source exists for this place")
-    if measurement.unit != bound.unit:
-        reason = f"measured in {measurement.unit!r}, the bound is in {bound.unit!r}"
-        return Verdict(measurement, Outcome.INCONCLUSIVE, reason, bound)
-    if measurement.n < bound.samples:
-        reason = f"{measurement.n} samples, the bound needs {bound.samples}"
-        return Verdict(measurement, Outcome.INCONCLUSIVE, reason, bound)
-    low, high, reference = bound.low, bound.high, None
-    if bound.kind is Kind.RATIO:
-        reference = measurement.references.get(bound.of or "")
-        if reference is None or not math.isfinite(reference) or reference <= 0:
-            reason = f"the bound is a ratio to {bound.of}, which was measured as {reference}"
-            return Verdict(measurement, Outcome.INCONCLUSIVE, reason, bound)
-        low = None if low is None else low * reference
-        high = None if high is None else high * reference
+    reference = None if bound.of is None else measurement.references[bound.of]
+    low, high = _scaled(bound.low, reference), _scaled(bound.high, reference)
+    outcome, reason = _compare(measurement.interval or (value, value), low, high)
+    near = outcome is Outcome.PASS and bound.kind is not Kind.EQUAL and _is_near(value, low, high)
+    return Verdict(measurement, outcome, reason, bound, (low, high), reference, near)
+
+
+def _lacks(measurement: Measurement, bound: Bound | None) -> str:
+    """What a measurement lacks to be judged by a bound; empty where nothing."""
+    value = measurement.value
+    if value is None:
+        return ""
     least, greatest = measurement.interval or (value, value)
+    if not all(map(math.isfinite, (value, least, greatest))):
+        return f"not a finite number: {value:g}, interval [{least:g}, {greatest:g}]"
     if not least <= value <= greatest:
-        reason = f"the value {value:g} is outside its own interval [{least:g}, {greatest:g}]"
-        return Verdict(measurement, Outcome.INCONCLUSIVE, reason, bound, (low, high), reference)
-    inside = (low is None or least >= low) and (high is None or greatest <= high)
-    outside = (low is not None and greatest < low) or (high is not None and least > high)
-    if inside:
-        near = any(limit is not None and abs(value - limit) < NEAR * abs(limit) for limit in (low, high))
-        near = near and bound.kind is not Kind.EQUAL
-        return Verdict(measurement, Outcome.PASS, "inside its bound", bound, (low, high), reference, near)
-    if outside:
-        return Verdict(measurement, Outcome.FAIL, "outside its bound", bound, (low, high), reference)
-    reason = f"noise wider than the bound: the median's 95% interval [{least:g}, {greatest:g}] crosses it"
-    return Verdict(measurement, Outcome.INCONCLUSIVE, reason, bound, (low, high), reference)
+        return f"the value {value:g} is outside its own interval [{least:g}, {greatest:g}]"
+    if bound is None:
+        return ""
+    if measurement.unit != bound.unit:
+        return f"measured in {measurement.unit!r}, the bound is in {bound.unit!r}"
+    if measurement.n < bound.samples:
+        return f"{measurement.n} samples, the bound needs {bound.samples}"
+    return "" if bound.of is None else _lacks_reference(bound, measurement.references.get(bound.of))
+
+
+def _lacks_reference(bound: Bound, reference: float | None) -> str:
+    usable = reference is not None and 0 < reference < math.inf
+    limits = [_scaled(limit, reference) for limit in (bound.low, bound.high)] if usable else [math.nan]
+    if all(limit is None or math.isfinite(limit) for limit in limits):
+        return ""
+    return f"the bound is a ratio to {bound.of}, which was measured as {reference}"
+
+
+def _scaled(limit: float | None, reference: float | None) -> float | None:
+    return limit if limit is None or reference is None else limit * reference
+
+
+def _compare(interval: tuple[float, float], low: float | None, high: float | None) -> tuple[Outcome, str]:
+    least, greatest = interval
+    if (low is None or least >= low) and (high is None or greatest <= high):
+        return Outcome.PASS, "inside its bound"
+    if (low is not None and greatest < low) or (high is not None and least > high):
+        return Outcome.FAIL, "outside its bound"
+    crosses = f"the median's 95% interval [{least:g}, {greatest:g}] crosses it"
+    return Outcome.INCONCLUSIVE, f"noise wider than the bound: {crosses}"
+
+
+def _is_near(value: float, low: float | None, high: float | None) -> bool:
+    return any(limit is not None and abs(value - limit) < NEAR * abs(limit) for limit in (low, high))
 
 
 def qualify(verdict: Verdict, disturbances: tuple[str, ...]) -> Verdict:
@@ -157,7 +179,7 @@ def explain(verdict: Verdict, next_step: str) -> str:
         interval = f", 95% interval [{measured.interval[0]:g}, {measured.interval[1]:g}]" if measured.interval else ""
         lines.append(f"  observed: {measured.value:g} {measured.unit} (n={measured.n}{interval})")
     if bound is not None:
-        lines.append(f"  bound: {_limits(verdict)}; confidence {bound.confidence}")
+        lines.append(f"  bound: {_terms(verdict)}; confidence {bound.confidence}")
         lines.append(f"  source: {bound.source} ({bound.date}; {bound.conditions})")
     lines += [f"  disturbed by: {disturbance}" for disturbance in measured.qualified]
     lines += [f"  {measured.detail}"] if measured.detail else []
@@ -165,16 +187,13 @@ def explain(verdict: Verdict, next_step: str) -> str:
     return "\n".join(lines)
 
 
-def _limits(verdict: Verdict) -> str:
-    bound, (low, high) = verdict.bound, verdict.limits
+def _terms(verdict: Verdict) -> str:
+    """The bound in words; a ratio also as the limits that it came to in this run."""
+    bound, (low, high), unit = verdict.bound, verdict.limits, verdict.measurement.unit
     assert bound is not None
-    unit = verdict.measurement.unit
-    if bound.kind is Kind.EQUAL:
-        return f"exactly {bound.equals:g} {unit}"
-    if bound.kind is Kind.RATIO and verdict.reference is None:
-        return f"a ratio to {bound.of}"
-    told = [f"at least {low:g} {unit}"] if low is not None else []
-    told += [f"at most {high:g} {unit}"] if high is not None else []
-    if bound.kind is Kind.RATIO:
-        told.append(f"({bound.value} of {bound.of}, {verdict.reference:g} {unit} in this run)")
-    return " ".join(told)
+    if verdict.reference is None:
+        return bound.limits()
+    limits = " and ".join(
+        f"{word} {limit:g} {unit}" for word, limit in (("at least", low), ("at most", high)) if limit is not None
+    )
+    return f"{bound.limits()}, in this run {limits} ({bound.of}: {verdict.reference:g} {unit})"

@@ -35,10 +35,12 @@ def _text(pattern: str, expected: str, *examples: str) -> Any:
     return Field(pattern=pattern, examples=list(examples), json_schema_extra={"x-expected": expected})
 
 
-def _is_day(written: object) -> object:
-    if isinstance(written, str) and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", written):
+def _day(written: object) -> object:
+    if not isinstance(written, str):
+        return written
+    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", written):
         raise ValueError("write year, month and day")
-    return written
+    return datetime.date.fromisoformat(written)
 
 
 def _is_check(name: str) -> str:
@@ -76,7 +78,7 @@ CheckId = Annotated[
     ),
     AfterValidator(_is_check),
 ]
-Day = Annotated[datetime.date, BeforeValidator(_is_day)]
+Day = Annotated[datetime.date, BeforeValidator(_day)]
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Amount = Annotated[float, Field(gt=0)]

@@ -233,7 +233,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """With --plan, print the plan in place of running it."""
     config = session.config
-    if PLAN not in config.stash or not config.getoption("--plan"):
+    if PLAN not in config.stash or not config.getoption("--plan") or session.testsfailed:
         return None
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     for line in config.stash[PLAN].paper(config.stash[CLUSTER]):
@@ -318,7 +318,7 @@ def _draw(config: pytest.Config, folder: Path) -> None:
 
     known = record.read(folder / RECORD)
     html.write(folder / RECORD, folder / "report.html")
-    junit.write(known, folder / "junit.xml")
+    junit.write(folder / RECORD, folder / "junit.xml")
     alluredir = config.getoption("allure_report_dir", None)
     if alluredir:
         allure.write_extras(known, Path(alluredir))

@@ -161,7 +161,7 @@ def parse(text: str, dimension: Dimension | None = None) -> Quantity:
     """
     matched = _QUANTITY.fullmatch(text)
     if matched is None:
-        raise ValueError(f"{text[:40]!r} has no number; {_such_as(dimension)}")
+        raise ValueError(f"{text[:40]!r} is no quantity; {_such_as(dimension)}")
     number, unit = matched.groups()
     if not unit:
         raise ValueError(f"{number[:40]} lacks its unit; {_such_as(dimension)}")
@@ -172,7 +172,8 @@ def parse(text: str, dimension: Dimension | None = None) -> Quantity:
 
 def exact(base: float, dimension: Dimension) -> str:
     """The most readable text that ``parse`` reads back as exactly this number of base units."""
-    told = (Quantity(value, unit) for unit in units(dimension) if math.isfinite(value := _in_unit(base, unit)))
+    in_bytes = [unit for unit in units(dimension) if UNITS[unit].denominator != 8]
+    told = (Quantity(value, unit) for unit in in_bytes if math.isfinite(value := _in_unit(base, unit)))
     faithful = [quantity for quantity in told if quantity.base == base]
     return str(min(faithful, key=_unreadability))
 

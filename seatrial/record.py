@@ -78,6 +78,8 @@ class Plan(Line):
     checks: tuple[PlannedCheck, ...]
     armed: int = 0
     record_only: int = 0
+    deselected: tuple[str, ...] = ()
+    """Ids of checks that the command line left out."""
     notes: tuple[str, ...] = ()
 
 
@@ -202,6 +204,8 @@ class Bound(Part):
     confidence: str = ""
     conditions: str = ""
     of: str | None = None
+    reference: float | None = None
+    """What a ratio was held against, in the check's unit."""
     limits: tuple[float | None, float | None] = (None, None)
 
 
@@ -323,12 +327,11 @@ class Record:
         return dict(Counter(check.outcome for check in self.checks))
 
     def missing(self) -> list[str]:
-        """Planned checks without an outcome, in the order of the plan."""
-        if self.verdict is not None:
-            return list(self.verdict.missing)
+        """Planned checks without an outcome: those that the verdict names and those that the plan shows."""
         judged = {check.key() for check in self.checks}
         planned = self.plan.checks if self.plan is not None else ()
-        return [str(check) for check in planned if check.key() not in judged]
+        said = self.verdict.missing if self.verdict is not None else ()
+        return list(dict.fromkeys([*said, *(str(check) for check in planned if check.key() not in judged)]))
 
     def job(self, job_id: str | None) -> Job | None:
         """The job of that id."""
@@ -525,7 +528,7 @@ def _type(line: object) -> str:
 
 
 def _contradictions(record: Record) -> Iterator[str]:
-    """Where the verdict and the checks disagree."""
+    """Where the verdict, the plan and the checks disagree."""
     verdict = record.verdict
     if verdict is None:
         return
@@ -535,8 +538,10 @@ def _contradictions(record: Record) -> Iterator[str]:
         if said != found:
             yield f"the verdict counts {said} checks as {outcome}, the record holds {found}"
     bad = sum(counts.get(outcome, 0) for outcome in ("fail", "inconclusive", "uncalibrated", "error"))
-    if verdict.verdict == "accepted" and (bad or verdict.missing):
-        yield f"the verdict is accepted beside {bad} checks that did not pass and {len(verdict.missing)} missing"
+    if verdict.verdict == "accepted" and bad:
+        yield f"the verdict is accepted beside {bad} checks that did not pass"
+    if verdict.verdict == "accepted" and (missing := record.missing()):
+        yield f"the verdict is accepted beside {len(missing)} planned checks without an outcome"
 
 
 def parts_of(path: Path) -> list[Path]:

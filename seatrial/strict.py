@@ -178,7 +178,6 @@ def _key(key: str) -> str:
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _WHOLE = re.compile(r"[-+]?[0-9]{1,300}")
@@ -191,6 +190,10 @@ _SYNTAX = (
     ("expected ':'", "a line that is neither a key with its ':' nor an item", ""),
     ("escape character", "an escape that does not exist", "put the text in single quotes"),
 )
+
+
+_UNCLOSED = ("end of stream", "expected ',' or")
+"""Problems that are told where the quote or bracket was opened."""
 
 
 class _UnreadableError(Exception):
@@ -267,13 +270,13 @@ def _text(path: Path) -> str:
 
 def _syntax(path: Path, text: str, error: yaml.MarkedYAMLError) -> Mistake:
     """What is wrong with the YAML, without repeating the line: it may hold a secret."""
-    mark = error.problem_mark or error.context_mark
-    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    lines = text.splitlines()
-    indent = re.match(r"\s*", lines[line - 1])[0] if line <= len(lines) else ""  # type: ignore[index]
-    if "\t" in indent:
-        return Mistake(path, line, "", "spaces as indentation", "a tab")
     problem = error.problem or "no YAML"
+    unclosed = any(sign in problem for sign in _UNCLOSED)
+    mark = error.context_mark if unclosed else error.problem_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    written = dict(enumerate(text.splitlines(), start=1)).get(line, "")
+    if "\t" in written[: len(written) - len(written.lstrip())]:
+        return Mistake(path, line, "", "spaces as indentation", "a tab")
     told = ((observed, hint) for sign, observed, hint in _SYNTAX if sign in problem)
     observed, hint = next(told, (problem, ""))
     return Mistake(path, line, "", "YAML", f"{observed}, at column {column}", hint)
@@ -300,8 +303,8 @@ class _Composer:
 
     def _refuse_second(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.DocumentStartEvent):
-            line = _line(event)
-            self._document.refuse(line, (), "one document", "a second one after '---'", "write it into its own file")
+            observed, hint = "a second one after '---'", "write it into its own file"
+            self._document.refuse(_line(event), (), "one document", observed, hint)
 
     def _value(self, event: yaml.Event, where: Where) -> Any:
         line = _line(event)
@@ -343,7 +346,7 @@ class _Composer:
 
     def _entry(self, event: yaml.Event, where: Where, entries: dict[str, Any]) -> None:
         line = _line(event)
-        if not isinstance(event, yaml.ScalarEvent) or _SURROGATE.search(event.value):
+        if not isinstance(event, yaml.ScalarEvent) or _UNPRINTABLE.search(event.value):
             self._document.refuse(line, where, "a key that is a plain word", "another kind of key")
             self._skip(event, where)
             self._skip(next(self._events), where)
@@ -364,10 +367,10 @@ class _Composer:
 
     def _scalar(self, event: yaml.ScalarEvent, where: Where, line: int) -> str | int | float | bool | None:
         text: str = event.value
-        if _SURROGATE.search(text):
+        unprintable = _UNPRINTABLE.search(text)
+        if unprintable:
             self._document.void.add(where)
-            self._document.refuse(line, where, "text", "half of a character (\\ud800 to \\udfff)")
-            return ""
+            self._document.refuse(line, where, "printable text", f"the character {unprintable[0]!a}")
         return _resolve(text) if event.implicit[0] else text
 
 
@@ -435,7 +438,7 @@ class _Explainer:
     """Puts pydantic's errors into our words, with the help of the model's JSON Schema."""
 
     def __init__(self, model: type[BaseModel], data: Any, void: set[Where]) -> None:
-        self._schema = model.model_json_schema()
+        self._schema: Mapping[str, Any] = model.model_json_schema()
         self._data = data
         self._void = void
 
@@ -460,15 +463,31 @@ class _Explainer:
     def _where(self, error: ErrorDetails) -> Where:
         """The place in the file: pydantic's location without the names of union branches."""
         where: Where = ()
-        value = self._data
+        value, nodes = self._data, [self._schema]
         last = len(error["loc"]) - 1
         for index, step in enumerate(error["loc"]):
-            if _has(value, step) or (index == last and error["type"] == "missing"):
-                where = (*where, step)
-                value = _child(value, step)
+            kinds = [kind for node in nodes if (kind := self._kind(node, step))]
+            if kinds:
+                nodes = kinds
+            elif _has(value, step) or (index == last and error["type"] == "missing"):
+                branches = [branch for node in nodes for branch in self._branches(node, value)]
+                nodes = [child for branch in branches for child in _below(branch, step)]
+                where, value = (*where, step), _child(value, step)
         if _is_kind(error):
             return (*where, error["ctx"]["discriminator"].strip("'"))
         return where
+
+    def _kind(self, node: Mapping[str, Any], step: str | int) -> Mapping[str, Any] | None:
+        """The branch that a step of pydantic's location names, where the node is a union told apart by a key."""
+        if "discriminator" in node:
+            reference = node["discriminator"]["mapping"].get(step)
+            return {"$ref": reference} if reference else None
+        options = [self._resolve(node)] if "$ref" in node else node.get("anyOf", ())
+        return next(filter(None, (self._kind(option, step) for option in options)), None)
+
+    def _resolve(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
+        resolved: Mapping[str, Any] = self._schema["$defs"][str(node["$ref"]).rpartition("/")[2]]
+        return resolved
 
     def _finding(self, where: Where, group: Sequence[ErrorDetails]) -> Finding:
         if group[0]["type"] == "extra_forbidden":
@@ -493,9 +512,10 @@ class _Explainer:
         types = {node.get("type") for node in self._nodes(where)}
         if "boolean" in types and str(value).casefold() in _TYPO_OF_TRUTH:
             return f"nearest valid word {_TYPO_OF_TRUTH[str(value).casefold()]!r}"
-        if "string" in types and isinstance(value, (bool, int, float)):
+        words = self._words(where)
+        if types == {"string"} and not words and isinstance(value, (bool, int, float)):
             return "put it in quotes to make it text"
-        return near_miss(value, self._words(where)) if isinstance(value, str) else ""
+        return near_miss(value, words) if isinstance(value, str) else ""
 
     def _words(self, where: Where) -> list[str]:
         nodes = self._nodes(where)
@@ -516,8 +536,7 @@ class _Explainer:
 
     def _branches(self, node: Mapping[str, Any], value: object) -> list[Mapping[str, Any]]:
         if "$ref" in node:
-            name = str(node["$ref"]).rpartition("/")[2]
-            return self._branches(self._schema["$defs"][name], value)
+            return self._branches(self._resolve(node), value)
         options = node.get("oneOf") or node.get("anyOf")
         if options is None or "x-expected" in node:
             return [node]

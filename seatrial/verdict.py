@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.check import Outcome, Planned
@@ -59,7 +59,8 @@ def conclude(
     done = {entry.planned.key() for entry in judged}
     missing = [str(entry) for entry in planned if entry.key() not in done]
     outcomes = Counter(entry.outcome for entry in judged)
-    verdict, reason = _decide(outcomes, missing, trouble, _gaps(planned, judged, deselected, required, certify))
+    gaps = [*_out_of_plan(planned, judged, missing), *_short_of(planned, judged, deselected, required, certify)]
+    verdict, reason = _decide(outcomes, [*trouble, *gaps])
     return Conclusion(
         verdict=verdict,
         reason=reason,
@@ -73,41 +74,48 @@ def _suite(check: str) -> str:
     return check.partition(".")[0]
 
 
-def _gaps(
+def _out_of_plan(planned: Sequence[Planned], judged: Sequence[Judged], missing: Sequence[str]) -> Iterator[str]:
+    """Where the plan and what was judged are not the same."""
+    if missing:
+        yield f"{_count(missing, 'planned check')} without an outcome ({missing[0]})"
+    plan = {entry.key() for entry in planned}
+    unplanned = [entry.planned for entry in judged if entry.planned.key() not in plan]
+    if unplanned:
+        yield f"{_count(unplanned, 'check')} judged without being planned ({unplanned[0]})"
+
+
+def _short_of(
     planned: Sequence[Planned],
     judged: Sequence[Judged],
     deselected: Iterable[str],
     required: Sequence[str],
     certify: bool,
-) -> list[str]:
-    """What the profile requires and the run did not even try."""
+) -> Iterator[str]:
+    """What the profile requires and the run did not do."""
     suites = {_suite(entry.id) for entry in planned}
-    gaps = [f"required suite {suite!r} was not run" for suite in required if suite not in suites]
+    yield from (f"required suite {suite!r} was not run" for suite in required if suite not in suites)
     left_out = sorted({check for check in deselected if _suite(check) in required})
     if left_out:
-        gaps.append(f"{len(left_out)} required checks were deselected ({left_out[0]}, ...)")
-    skipped = [e for e in judged if certify and e.outcome is Outcome.SKIP and _suite(e.planned.id) in required]
-    if skipped:
-        gaps.append(f"{len(skipped)} required checks were skipped ({skipped[0].planned})")
-    return gaps
+        yield f"{_count(left_out, 'required check')} deselected ({left_out[0]})"
+    skipped = [e.planned for e in judged if e.outcome is Outcome.SKIP and _suite(e.planned.id) in required]
+    if certify and skipped:
+        yield f"{_count(skipped, 'required check')} skipped ({skipped[0]})"
 
 
-def _decide(
-    outcomes: Counter[Outcome], missing: Sequence[str], trouble: Sequence[str], gaps: Sequence[str]
-) -> tuple[str, str]:
-    told = [f"{outcomes[outcome]} {outcome.value}" for outcome in SEVERITY if outcomes[outcome]]
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
+
+
+def _decide(outcomes: Counter[Outcome], gaps: Sequence[str]) -> tuple[str, str]:
+    """Only a pass is a pass, and only a waiver excuses: everything else stands against acceptance."""
+    findings = [outcome for outcome in SEVERITY if outcomes[outcome]]
+    told = [f"{outcomes[outcome]} {outcome.value}" for outcome in findings]
     if outcomes[Outcome.FAIL]:
-        return "rejected", ", ".join([*told, *trouble])
-    if trouble or missing:
-        unjudged = [f"{len(missing)} planned checks without an outcome"] if missing else []
-        return "not accepted", ", ".join([*trouble, *told, *unjudged])
-    blocking = [o for o in (Outcome.ERROR, Outcome.INCONCLUSIVE, Outcome.UNCALIBRATED) if outcomes[o]]
-    if blocking:
-        return "not accepted", ", ".join(told)
-    if gaps:
-        return "not accepted", "; ".join(gaps)
+        return "rejected", ", ".join([*told, *gaps])
+    if gaps or set(findings) - {Outcome.WAIVED}:
+        return "not accepted", ", ".join([*gaps, *told])
     if not outcomes[Outcome.PASS]:
-        return "not accepted", "nothing was measured"
+        return "not accepted", ", ".join(["nothing was measured", *told])
     waived = f", {outcomes[Outcome.WAIVED]} waived" if outcomes[Outcome.WAIVED] else ""
     return "accepted", f"all {outcomes[Outcome.PASS]} judged checks pass{waived}"
 

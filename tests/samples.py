@@ -114,14 +114,14 @@ class Trial:
         """Host series at 10 Hz over a job's window; with ``gap``, 2 s of the CPU series are missing."""
         times = [round(start + step / 10, 3) for step in range(int(seconds * 10))]
         hole = (start + seconds / 2, start + seconds / 2 + 2.0)
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes):
             for metric, unit, level in (
                 ("host.cpu", "%", 88.0),
                 ("host.memory", "GB", 6.2),
                 ("net.receive", "MB/s", 3),
             ):
                 kept = [t for t in times if not (gap and metric == "host.cpu" and hole[0] < t < hole[1])]
-                values = [round(level * (1 + 0.08 * wobble(int(t * 10))), 3) for t in kept]
+                values = [round(level * (1 + 0.08 * wobble(int(t * 10) + 7 * number)), 3) for t in kept]
                 gaps = int(len(kept) < len(times))
                 at: Fields = {"job": job_id, "node": node, "metric": metric, "unit": unit, "gaps": gaps}
                 self.writer.write("series", kept, v=values, **at)

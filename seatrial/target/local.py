@@ -194,16 +194,23 @@ class _Run:
         self._tails: dict[int, _Tail] = {}
         self._alive: Sequence[str] | None = None
         self._asked = 0.0
+        self._last_signs: list[j.Sign] | None = None
 
     # What the job asks.
 
     def poll(self) -> Sequence[j.Sign]:
         """What happened since the last call."""
+        if self._last_signs is not None:
+            signs, self._last_signs = self._last_signs, []
+            return signs
         if self._launcher is None:
             if not self._lease.take():
                 return self._still_waiting()
             self._launch()
             return [j.Admitted("this host's hardware is free")]
+        return self._news()
+
+    def _news(self) -> list[j.Sign]:
         signs = self._hear()
         # A rank's last words come before its exit.
         outputs = [j.Output(rank, data) for rank, tail in self._tails.items() if (data := tail.read())]
@@ -228,6 +235,7 @@ class _Run:
         if not left:
             shutil.rmtree(self._scratch, ignore_errors=False)
             self._workshop.ledger.gone(self._id)
+        self._last_signs = self._news()
         self._release()
         return left
 
@@ -245,15 +253,17 @@ class _Run:
         self._scratch.mkdir()
         self._port = Port(ADDRESS)
         python, payload = self._argv
-        self._launcher = subprocess.Popen(
-            [sys.executable, payload, "launch"],
-            env={**_inherited(), procs.TAG: self._tag, "TMPDIR": str(self._scratch)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(self._logs / "launcher.log").open("wb"),
-            start_new_session=True,
-            pass_fds=[self._lease.fileno()],
-        )
+        with (self._logs / "launcher.log").open("wb") as log:
+            self._launcher = subprocess.Popen(
+                [sys.executable, payload, "launch"],
+                env={**_inherited(), **self._job_env()},
+                bufsize=0,  # An order that a dead launcher never read must not come up again at close.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[self._lease.fileno()],
+            )
         assert self._launcher.stdout is not None
         os.set_blocking(self._launcher.stdout.fileno(), False)
         self._tails = {rank: _Tail(self._logs / f"rank-{rank}.events") for rank in range(self._spec.ranks)}
@@ -273,6 +283,10 @@ class _Run:
             "reserve": self._spec.budget.cleanup,
         }
 
+    def _job_env(self) -> dict[str, str]:
+        scratch = str(self._scratch)
+        return {procs.TAG: self._tag, "SEATRIAL_JOB": self._id, "SEATRIAL_SCRATCH": scratch, "TMPDIR": scratch}
+
     def _rank_env(self, rank: int) -> dict[str, str]:
         """Torchrun's environment; gloo is bound to the loopback, where all ranks of one host are."""
         assert self._port is not None
@@ -289,8 +303,6 @@ class _Run:
             "TORCHELASTIC_RUN_ID": self._tag,
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
-            "SEATRIAL_JOB": self._id,
-            "SEATRIAL_SCRATCH": str(self._scratch),
             **self._env,
             **self._spec.env,
         }

@@ -6,11 +6,12 @@ from seatrial.check import Place, Planned
 from seatrial.job import Budget, JobSpec
 from seatrial.quantity import format_bytes
 from seatrial.site import Site
+from seatrial.telemetry.measure import UNITS
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv")
 DTYPES = ("float32", "bfloat16")
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-SIZES = {"cpu": (64 * KIB, 1 * MIB, 8 * MIB), "cuda": (1 * MIB, 64 * MIB, 1 * GIB, 8 * GIB, 16 * GIB)}
+SIZES = {"cpu": (256 * KIB, 2 * MIB, 16 * MIB), "cuda": (1 * MIB, 64 * MIB, 1 * GIB, 8 * GIB, 16 * GIB)}
 """Message sizes in bytes, as nccl-tests counts them: the smallest shows latency, the largest bandwidth."""
 
 WARMUP, ITERATIONS = 2, 20
@@ -91,6 +92,12 @@ def expected_transports(site: Site) -> frozenset[str]:
         promised |= {"NET/OFI"} if "efa" in fabric else set()
         promised |= {"NET/Socket"} if "ethernet" in fabric or "socket" in fabric else set()
     return frozenset(promised)
+
+
+def window(site: Site) -> list[Planned]:
+    """What telemetry must say of the sweep's window; the devices' own checks where there are devices."""
+    checks = [check for check in UNITS if site.device == "cuda" or not check.startswith("telemetry.gpu.")]
+    return [Planned(check, Place({"job": sweep(site).name})) for check in checks]
 
 
 def perf(site: Site) -> list[Planned]:

@@ -145,27 +145,26 @@ class Sweep:
         }
 
     def lateness(self) -> dict[int, float]:
-        """Each rank's lateness: the share of the measured time that the others spent waiting for it.
+        """Each rank's lateness: the share of the measured time that the others spent waiting for it, beyond its peers'.
 
         In a step that all ranks must reach, the rank that waits least came last; how late is the difference to the
-        longest wait. What exceeds the (low) median rank's lateness is this rank's own cost. Only durations on one clock
-        are compared with durations on another, never times.
+        longest wait. Only durations on one clock are compared with durations on another, never times. What a busy host
+        adds hits every rank alike, so each rank's share is told beyond the (low) median rank's.
 
         Raises:
             InconclusiveError: nothing was measured.
         """
         self.sound()
-        cost = dict.fromkeys(range(self.result.spec.ranks), 0.0)
+        late = dict.fromkeys(range(self.result.spec.ranks), 0.0)
         window = 0.0
         for waits, length in self._meetings():
-            late = [max(waits) - wait for wait in waits]
-            usual = median_low(late)
             window += length
-            for rank, lateness in enumerate(late):
-                cost[rank] += max(0.0, lateness - usual)
+            for rank, wait in enumerate(waits):
+                late[rank] += max(waits) - wait
         if window <= 0:
             raise InconclusiveError(f"job {self.result.job}: no step at which the ranks met")
-        return {rank: microseconds / window for rank, microseconds in cost.items()}
+        usual = median_low(late.values())
+        return {rank: max(0.0, microseconds - usual) / window for rank, microseconds in late.items()}
 
     def _meetings(self) -> Iterator[tuple[list[float], float]]:
         """Each step that all ranks had to reach: every rank's wait in it, and how much of the window it stands for."""

@@ -7,7 +7,8 @@ from statistics import median
 
 import pytest
 from seatrial.parse.nccl_log import transport_of
-from seatrial.telemetry.window import Window, measurements, planned_window
+from seatrial.telemetry.measure import does_not_apply, measurements
+from seatrial.telemetry.window import Window
 
 from seatrial.fixtures import Check, Launch
 from seatrial.job import Ending, Result
@@ -125,8 +126,12 @@ def test_transport(sweep: Sweep, site: Site, check: Check) -> None:
     )
 
 
-@pytest.mark.trial(job=plan.sweep, checks=planned_window("nccl"))
+@pytest.mark.trial(job=plan.sweep, checks=plan.window)
 @pytest.mark.needs(ranks=2)
-def test_the_window_was_quiet(sweep: Sweep, telemetry: Callable[[Result], Window], check: Check) -> None:
-    for measurement in measurements(telemetry(sweep.result), "nccl"):
+def test_the_window_was_quiet(sweep: Sweep, site: Site, telemetry: Callable[[Result], Window], check: Check) -> None:
+    window, job, gpus = telemetry(sweep.result), sweep.result.spec.name, site.device == "cuda"
+    for measurement in measurements(window, job, gpus=gpus):
         check.measured(measurement, result=sweep.result)
+    lacking = does_not_apply(window, job, gpus=gpus) if gpus else {}
+    for planned, reason in lacking.items():
+        check.skip(planned.id, reason, **planned.place.where)

@@ -1,0 +1,103 @@
+"""The GPUs' part of a sample, read so that slow NVML calls never hold up a tick."""
+
+import time
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+
+from .devices import FAST, SLOW, Metric, Nvml, Xid
+from .events import Emitter
+
+NVML_SHARE = 0.4
+"""The share of a tick that readings may take; devices that did not get their turn are first at the next tick."""
+SLOW_SECONDS = 1.0
+"""How often each device's counters are read."""
+
+
+class Gpus:
+    """The GPUs' part of a sample.
+
+    Args:
+        emitter: where what is said once goes.
+        library: NVML, opened.
+        xids: gives the Xid events since its last call.
+        period: seconds of a tick.
+    """
+
+    def __init__(self, emitter: Emitter, library: Nvml, xids: Callable[[], List[Xid]], period: float) -> None:
+        self._emitter = emitter
+        self._library = library
+        self._xids = xids
+        self._seconds = NVML_SHARE * period
+        self._every = max(1, round(SLOW_SECONDS / period))
+        self._turn = 0
+        self._said: Set[Tuple[Optional[str], str]] = set()
+
+    def describe(self) -> Dict[str, Any]:
+        """The fields ``gpus`` and ``nvml`` of the event ``sampling``."""
+        found = self._library.inventory
+        gpus = [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "name": gpu.name,
+                "memory": gpu.memory,
+                "pci": gpu.pci,
+                "mig": gpu.mig,
+                "links": gpu.links,
+            }
+            for gpu in found.gpus
+        ]
+        return {"gpus": gpus, "nvml": {"version": found.nvml, "driver": found.driver, "cuda": found.cuda}}
+
+    def read(self, tick: int, every: bool) -> Dict[str, Any]:
+        """The fields ``gpus`` and ``counters`` of a sample.
+
+        Args:
+            tick: its number; the devices' counters are spread over the ticks of a second.
+            every: read the counters of all devices now.
+        """
+        fast = self._fast(time.monotonic() + self._seconds)
+        due = [
+            index for index in range(len(self._library.devices)) if every or tick % self._every == index % self._every
+        ]
+        for uuid, xid in self._xids():
+            self._emitter.emit("xid", uuid=uuid, xid=xid)
+        fields = {"gpus": fast, "counters": self._columns(due, SLOW)} if due else {"gpus": fast}
+        self._say_once()
+        return fields
+
+    def _fast(self, deadline: float) -> Dict[str, List[Optional[float]]]:
+        """What is read at each tick; where time runs out, the rest is null now and first at the next tick."""
+        count = len(self._library.devices)
+        columns: Dict[str, List[Optional[float]]] = {name: [None] * count for metric in FAST for name in metric.columns}
+        questions = [(metric, index) for metric in FAST for index in range(count)]
+        for number in range(self._turn, self._turn + len(questions)):
+            self._turn = number % len(questions)
+            if time.monotonic() > deadline:
+                return columns
+            metric, index = questions[self._turn]
+            for name, value in zip(metric.columns, self._library.devices[index].read(metric)):
+                columns[name][index] = value
+        self._turn = 0
+        return columns
+
+    def _columns(self, indices: List[int], metrics: Iterable[Metric]) -> Dict[str, List[Optional[float]]]:
+        columns: Dict[str, List[Optional[float]]] = {"gpu": list(indices)}
+        for metric in metrics:
+            answers = [self._library.devices[index].read(metric) for index in indices]
+            columns.update({name: [answer[place] for answer in answers] for place, name in enumerate(metric.columns)})
+        return columns
+
+    def _say_once(self) -> None:
+        self._say_faults(None, self._library.faults)
+        for device, gpu in zip(self._library.devices, self._library.inventory.gpus):
+            self._say_faults(gpu.uuid, device.faults)
+            new = [name for name in device.unsupported if (gpu.uuid, name) not in self._said]
+            if new:
+                self._said.update((gpu.uuid, name) for name in new)
+                self._emitter.emit("unsupported", uuid=gpu.uuid, metrics=new)
+
+    def _say_faults(self, uuid: Optional[str], faults: Mapping[str, str]) -> None:
+        for metric, error in faults.items():
+            if (uuid, metric + error) not in self._said:
+                self._said.add((uuid, metric + error))
+                self._emitter.emit("nvml_fault", uuid=uuid, metric=metric, error=error)

@@ -1,0 +1,1 @@
+"""Text into numbers: pure readers that name what they could not read."""

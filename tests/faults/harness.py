@@ -1,0 +1,99 @@
+"""Runs a whole trial of this machine on the smallest job that shows a fault, and reads its record."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from seatrial import record
+
+HERE = Path(__file__).parent
+PLANTS = HERE / "plants"
+
+
+@dataclass
+class SmallTrial:
+    """A trial with a fault planted from outside; ``budgets`` as in a profile."""
+
+    folder: Path
+    plant: str | None = None
+    wrapper: str | None = None
+    budgets: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+    def profile(self) -> Path:
+        """The profile of this machine as two CPU ranks."""
+        target: dict[str, object] = {"kind": "local"}
+        if self.wrapper is not None:
+            script = self.folder / "python"
+            words = shlex.join([sys.executable, str(HERE / "wrapper.py"), self.wrapper])
+            script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+            script.chmod(0o755)
+            target["python"] = str(script)
+        path = self.folder / "small.yaml"
+        pool = {"name": "host", "accelerator": "cpu"}
+        budgets = {"start": "60 s", "silence": "20 s", "total": "120 s"} | self.budgets
+        path.write_text(yaml.safe_dump({"name": "small", "target": target, "pools": [pool], "budgets": budgets}))
+        return path
+
+    def environment(self) -> dict[str, str]:
+        """This process's environment, with the planted module first on the path of every Python of the trial."""
+        folders = [str(PLANTS / self.plant), str(PLANTS)] if self.plant is not None else []
+        return {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, str(HERE.parent.parent)])}
+
+    def argv(self) -> list[str]:
+        """The command, as a user would give it, with the suite's plan made small."""
+        run = ["--run-dir", str(self.folder / "run"), f"--cluster={self.profile()}", "--seed=7"]
+        return [sys.executable, "-m", "pytest", "-p", "tests.faults.small", "--pyargs", "seatrial.suites.nccl", *run]
+
+    def run(self, timeout: float = 120) -> Finished:
+        """Run it to its end."""
+        done = subprocess.run(
+            [*self.argv(), *self.options],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        path = self.folder / "run" / "record.jsonl"
+        return Finished(done.returncode, done.stdout + done.stderr, record.read(path))
+
+
+@dataclass
+class Finished:
+    """A trial after its end."""
+
+    status: int
+    output: str
+    record: record.Record
+
+    def checks(self, id_: str, **where: str) -> list[record.Check]:
+        """The checks of an id at a place."""
+        return [
+            check
+            for check in self.record.checks
+            if check.id == id_ and all(check.where.get(key) == value for key, value in where.items())
+        ]
+
+    def check(self, id_: str, **where: str) -> record.Check:
+        """The only check of an id at a place."""
+        (found,) = self.checks(id_, **where)
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """The word of the session."""
+        assert self.record.verdict is not None, self.output
+        return self.record.verdict.verdict
+
+    def outcomes(self) -> set[str]:
+        """All outcomes that occur."""
+        return {check.outcome for check in self.record.checks}

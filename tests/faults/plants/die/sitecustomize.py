@@ -1,0 +1,17 @@
+"""Rank 1 is killed in the middle of the work."""
+
+import os
+import signal
+from typing import Any, Callable
+
+from _plant import here, wrap
+
+
+def die(real: Callable[..., Any], call: int) -> Callable[..., Any]:
+    if call == 60:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real
+
+
+if here():
+    wrap("all_reduce", die)
