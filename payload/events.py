@@ -58,7 +58,7 @@ class Emitter:
             }
             taken = sorted(set(fields) & {*head, "crc"})
             if taken:
-                raise ValueError("event %r: the line itself has the names %s" % (event, taken))
+                raise ValueError(f"event {event!r}: the line itself has the names {taken}")
             head.update(fields)
             body = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()[:-1]
             line = body + b',"crc":"%08x"}\n' % zlib.crc32(body)

@@ -226,7 +226,7 @@ class _Field:
     example: str
 
     def _validate(self, written: object) -> float:
-        if isinstance(written, bool) or not isinstance(written, (str, int, float)):
+        if not isinstance(written, (str, int, float)):
             raise ValueError(_such_as(self.dimension))
         quantity = parse(str(written), self.dimension)
         if quantity.base <= 0:

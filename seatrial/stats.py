@@ -47,4 +47,4 @@ def proven_rate(trials: int, confidence: float = CONFIDENCE) -> float:
     """The failure rate that ``trials`` without a failure exclude: 1 - (1 - C)^(1/n), from n >= ln(1-C)/ln(1-p)."""
     if trials < 1:
         raise ValueError("no trial proves nothing")
-    return 1.0 - (1.0 - confidence) ** (1.0 / trials)
+    return 1.0 - math.pow(1.0 - confidence, 1.0 / trials)

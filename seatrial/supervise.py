@@ -24,12 +24,17 @@ POLL = 0.02
 """Seconds between two looks at a job: far below the 1 s within which a rank's death must be seen."""
 
 
+_Verdict = tuple[j.Ending, str, tuple[int, ...]]
+"""How a job ended, why, and the ranks at fault."""
+
+
 @dataclass
 class _Rank:
     """What is known of one rank while it runs; times are monotonic seconds."""
 
     reader: EventReader
     events: list[j.Event] = field(default_factory=list)
+    said: set[str] = field(default_factory=set)
     heard: float = 0.0
     moved: float = 0.0
     at: tuple[int, int] = (-1, 0)
@@ -42,6 +47,7 @@ class _Rank:
             self.heard = now
             if event.name != "beat":
                 self.events.append(event)
+                self.said.add(event.name)
                 self.moved = now
                 continue
             at = (int(event.fields["step"]), int(event.fields["phase"]))
@@ -49,8 +55,9 @@ class _Rank:
                 self.at, self.moved = at, now
             self.what = str(event.fields["what"])
 
-    def said(self, name: str) -> bool:
-        return any(event.name == name for event in self.events)
+    def fell(self) -> bool:
+        """Whether it ended in another way than a rank that has done its work."""
+        return self.exit is not None and (self.exit != 0 or "done" not in self.said)
 
 
 class SupervisedJob:
@@ -80,7 +87,7 @@ class SupervisedJob:
         self._waiting = "no answer of the target yet"
         self._nodes: dict[int, str] = {}
         self._pids: dict[int, int] = {}
-        self._deaths: list[int] = []
+        self._exits: dict[int, float] = {}
         self._lost: str | None = None
         self._result: j.Result | None = None
         self._ended = False
@@ -111,9 +118,9 @@ class SupervisedJob:
         """Send a signal to one rank."""
         self._carrier.kill(rank, number)
 
-    def left(self) -> tuple[str, float]:
+    def left(self, now: float | None = None) -> tuple[str, float]:
         """The budget that is running now, and how many seconds are left of it."""
-        now, budget = time.monotonic(), self.spec.budget
+        now, budget = time.monotonic() if now is None else now, self.spec.budget
         if self._admitted is None:
             return "queue", budget.queue - (now - self._submitted)
         if self._started is None:
@@ -126,9 +133,12 @@ class SupervisedJob:
         return (self._since() if ended is None else ended.t) - self._timeline.submitted.t
 
     def doing(self) -> str:
-        """What the job is at, in words: why it waits, or how far its slowest rank has come."""
+        """What the job is at, in words: why it waits, who has joined, or how far its slowest rank has come."""
         if self._admitted is None:
             return self._waiting
+        if self._started is None:
+            joined = sum("ready" in known.said for known in self._ranks.values())
+            return f"{joined} of {self.spec.ranks} ranks joined"
         slowest = min(self._ranks.values(), key=lambda known: known.at)
         return f"at {slowest.what}"
 
@@ -182,81 +192,78 @@ class SupervisedJob:
             self._nodes[sign.rank], self._pids[sign.rank] = sign.node, sign.pid
             self._ranks[sign.rank].moved = now
         elif isinstance(sign, j.Output):
-            (self._sampler if sign.rank == SAMPLER else self._ranks[sign.rank]).take(sign.data, now)
+            self._stream(sign.rank).take(sign.data, now)
         elif isinstance(sign, j.Exited):
-            self._exited(sign)
+            self._exited(sign, now)
         else:
             self._lost = sign.cause
-        if self._started is None and all(rank.said("ready") for rank in self._ranks.values()):
+        if self._started is None and all("ready" in known.said for known in self._ranks.values()):
             self._started = now
             cause = f"all {self.spec.ranks} ranks joined the group"
             self._timeline = replace(self._timeline, started=j.Moment(self._since(), cause))
 
-    def _exited(self, sign: j.Exited) -> None:
-        if sign.rank == SAMPLER:
-            self._sampler.exit = sign.code
-            return
-        self._ranks[sign.rank].exit = sign.code
-        if sign.code != 0:
-            self._deaths.append(sign.rank)
-            self._died = time.monotonic() if len(self._deaths) == 1 else self._died
+    def _stream(self, rank: int) -> _Rank:
+        return self._sampler if rank == SAMPLER else self._ranks[rank]
 
-    _died = 0.0
+    def _exited(self, sign: j.Exited, now: float) -> None:
+        if sign.rank != SAMPLER:
+            self._ranks[sign.rank].exit = sign.code
+            self._exits[sign.rank] = now
 
-    def _judge(self, now: float) -> tuple[j.Ending, str, tuple[int, ...]] | None:
+    def _judge(self, now: float) -> _Verdict | None:
         """How the job ended, why, and whose fault it is; None while it goes on."""
-        budget, running = self.spec.budget, {r: k for r, k in self._ranks.items() if k.exit is None}
+        running = {rank: known for rank, known in self._ranks.items() if known.exit is None}
+        fallen = [rank for rank in self._exits if self._ranks[rank].fell()]
+        if fallen and (not running or now - self._exits[fallen[0]] > GRACE):
+            return self._fall(fallen)
         if not running:
-            return self._all_ended()
-        if self._deaths and now - self._died > GRACE:
-            return self._death()
-        if self._lost is not None:
+            return j.Ending.COMPLETED, f"all {self.spec.ranks} ranks told of their completion", ()
+        if self._lost is not None and not fallen:
             return j.Ending.INCOMPLETE, self._lost, ()
-        if self._admitted is None:
-            if now - self._submitted > budget.queue:
-                return j.Ending.QUEUE_TIMEOUT, f"not admitted within {budget.queue:g} s: {self._waiting}", ()
-            return None
-        if self._started is None:
-            return self._start_overdue() if now - self._admitted > budget.start else None
-        if now - self._started > budget.total:
-            return j.Ending.OVERTIME, f"still at work after {budget.total:g} s", ()
-        return self._silence(running, now)
+        return self._overdue(now) or self._silence(running, now)
 
-    def _all_ended(self) -> tuple[j.Ending, str, tuple[int, ...]]:
-        if self._deaths:
-            return self._death()
-        without = tuple(rank for rank, known in self._ranks.items() if not known.said("done"))
-        if without:
-            cause = f"{_ranks(without)} ended with status 0 but without a completion event"
-            return j.Ending.INCOMPLETE, cause, without
-        return j.Ending.COMPLETED, f"all {self.spec.ranks} ranks told of their completion", ()
-
-    def _death(self) -> tuple[j.Ending, str, tuple[int, ...]]:
-        """The first to die is named, but a rank that a signal ended comes before those that failed because of it."""
-        signalled = [rank for rank in self._deaths if self._code(rank) < 0]
-        first = (signalled or self._deaths)[0]
-        return j.Ending.DIED, f"rank {first} {self._last_words(first)}", (first,)
+    def _fall(self, fallen: Sequence[int]) -> _Verdict:
+        """The first to fall is named, but a rank that a signal ended comes before those that failed because of it."""
+        # SIGABRT is no sign of a cause: a backend aborts its own rank when a peer is gone.
+        killed = [rank for rank in fallen if self._code(rank) < 0 and self._code(rank) != -signal.SIGABRT]
+        first = (killed or fallen)[0]
+        if self._code(first) != 0:
+            return j.Ending.DIED, f"rank {first} {self._last_words(first)}", (first,)
+        without = tuple(rank for rank in fallen if self._code(rank) == 0)
+        return j.Ending.INCOMPLETE, f"{_ranks(without)} ended with status 0 but without a completion event", without
 
     def _code(self, rank: int) -> int:
-        code = self._ranks[rank].exit
-        return 0 if code is None else code
+        return self._ranks[rank].exit or 0
 
     def _last_words(self, rank: int) -> str:
         known, code = self._ranks[rank], self._code(rank)
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
         failed = [event for event in known.events if event.name == "failed"]
         why = f": {failed[-1].fields['type']}: {failed[-1].fields['message']}" if failed else ""
         return f"{how} at {known.what!r}{why}"
 
+    def _overdue(self, now: float) -> _Verdict | None:
+        """Whether the budget of the stretch that runs now is spent: queue, start or total."""
+        if self.left(now)[1] >= 0:
+            return None
+        budget = self.spec.budget
+        if self._admitted is None:
+            return j.Ending.QUEUE_TIMEOUT, f"not admitted within {budget.queue:g} s: {self._waiting}", ()
+        if self._started is None:
+            return self._start_overdue()
+        return j.Ending.OVERTIME, f"still at work after {budget.total:g} s, {self.doing()}", ()
+
     def _start_overdue(self) -> tuple[j.Ending, str, tuple[int, ...]]:
-        mute = tuple(rank for rank, known in self._ranks.items() if not known.said("hello"))
-        late = mute or tuple(rank for rank, known in self._ranks.items() if not known.said("ready"))
+        mute = tuple(rank for rank, known in self._ranks.items() if "hello" not in known.said)
+        late = mute or tuple(rank for rank, known in self._ranks.items() if "ready" not in known.said)
         missing = "no first event" if mute else "did not join the group"
         cause = f"{_ranks(late)}: {missing} within {self.spec.budget.start:g} s"
         return j.Ending.START_TIMEOUT, cause, late
 
-    def _silence(self, running: dict[int, _Rank], now: float) -> tuple[j.Ending, str, tuple[int, ...]] | None:
+    def _silence(self, running: dict[int, _Rank], now: float) -> _Verdict | None:
         """A hang: a rank without a word, or no progress of any rank; the rank that did not arrive is named."""
+        if self._started is None:
+            return None
         budget = self.spec.budget.silence
         mute = tuple(rank for rank, known in running.items() if now - known.heard > budget)
         if mute:
@@ -266,11 +273,10 @@ class SupervisedJob:
             return None
         first = min(known.at for known in running.values())
         behind = tuple(rank for rank, known in running.items() if known.at == first)
-        if len(behind) == len(running) and len(self._ranks) > 1:
-            what = running[behind[0]].what
+        what = running[behind[0]].what
+        if len(behind) == len(self._ranks) > 1:
             return j.Ending.SILENT, f"no progress for {budget:g} s; all ranks wait alike at {what!r}", ()
-        where = running[behind[0]].what
-        return j.Ending.SILENT, f"no progress for {budget:g} s; {_ranks(behind)} did not arrive ({where!r})", behind
+        return j.Ending.SILENT, f"no progress for {budget:g} s; {_ranks(behind)} did not arrive ({what!r})", behind
 
     # The end.
 
@@ -280,8 +286,10 @@ class SupervisedJob:
         left = self._carrier.end(self.spec.budget.cleanup)
         now = time.monotonic()
         for sign in self._carrier.poll():
-            if isinstance(sign, j.Output | j.Exited):
-                self._take(sign, now)
+            if isinstance(sign, j.Output):
+                self._stream(sign.rank).take(sign.data, now)
+            elif isinstance(sign, j.Exited):
+                self._exited(sign, now)
         if left:
             ending, cause = j.Ending.LEAKED, f"still alive after {self.spec.budget.cleanup:g} s: {'; '.join(left)}"
         self._timeline = replace(self._timeline, ended=j.Moment(self._since(), cause))
@@ -313,3 +321,10 @@ class SupervisedJob:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # A real-time signal has no name of its own.

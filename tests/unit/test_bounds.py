@@ -36,15 +36,18 @@ class Folder:
         self._numbers = itertools.count()
 
     def write(self, key: str, items: list[dict[str, Any]]) -> Path:
+        """A file of one list."""
         path = self.path / f"{key}-{next(self._numbers)}.yaml"
         path.write_text(yaml.safe_dump({key: items}, sort_keys=False))
         return path
 
     def catalogue(self, *checks: Mapping[str, Any]) -> Path:
+        """A catalogue: of CHECKS, or of these."""
         words = {"proves": "something", "cannot": "say more", "next": "look"}
         return self.write("checks", [{**words, **check} for check in checks or CHECKS])
 
     def load(self, *bounds: dict[str, Any]) -> Bounds:
+        """These bounds, held against CHECKS."""
         return load([self.catalogue()], [self.write("bounds", list(bounds))])
 
     def refusal(self, *bounds: dict[str, Any]) -> list[str]:

@@ -52,6 +52,8 @@ require: [nccl, checkpoint, staging, queues]
 waivers: [{check: nccl.all_gather.busbw, owner: j.doe, reason: "firmware fix due", expires: 2026-12-31}]
 """
 
+TENANT = {"name": "nlp", "queue": "nlp", "nominal": 32}
+WAIVER = {"check": "nccl.all_gather.busbw", "owner": "j.doe", "reason": "a fix is due", "expires": "2026-12-31"}
 LOCAL = {"name": "here", "target": {"kind": "local"}, "pools": [{"name": "machine"}]}
 
 
@@ -178,6 +180,7 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("storage.0.minimum", {}, "storage[0].minimum", "expected a rate for write or read"),
         ("storage.0.minimum.read", "0 GB/s", "storage[0].minimum.read", "it must be more than zero"),
         ("storage.2.credentials", "hunter2", "storage[2].credentials", "'env', 'file:PATH' or 'secret:NAME'"),
+        ("storage.2.credentials", "AKIAIOSFODNN7EXAMPLE", "storage[2].credentials", "not shown"),
         ("storage.2.endpoint", "https://me:hunter2@host", "storage[2].endpoint", "no literal secret"),
         ("datasets.0.kind", "x", "datasets[0].kind", "the keys here are name, uri, manifest"),
         ("queues.system", "kueue", "queues.system", "observed 'kueue', which needs kubernetes"),
@@ -188,6 +191,9 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("limits.gpus", 0, "limits.gpus", "at least 1"),
         ("budgets.silence", 90, "budgets.silence", "90 lacks its unit; write a number and a unit such as us, ms, s"),
         ("require", ["nccl", "nccl"], "require[1]", "observed 'nccl' again"),
+        ("datasets", [{"name": "a", "uri": "/a"}] * 2, "datasets[1].name", "datasets[0] has it already"),
+        ("queues.tenants", [TENANT, TENANT], "queues.tenants[1].name", "queues.tenants[0] has it already"),
+        ("waivers", [WAIVER, WAIVER], "waivers[1].check", "waivers[0] has it already"),
         ("waivers.0.check", "ncll.all_gather.busbw", "waivers[0].check", "nearest valid word 'nccl'"),
         ("waivers.0.check", "nccl", "waivers[0].check", "a check's id such as"),
         ("waivers.0.expires", "soon", "waivers[0].expires", "a date such as 2026-12-31"),
@@ -246,6 +252,11 @@ pools: [{name: all, accelerator: cpu, gpus_per_node: 0, nodes: 3}]
     assert [(m.line, m.where) for m in found] == [(3, "target.hosts[2].host")]
 
 
+def test_one_check_may_be_waived_at_several_places(tmp_path: Path) -> None:
+    waivers = [{**WAIVER, "where": {"node": node}} for node in ("n7", "n8")]
+    assert told(tmp_path, {**LOCAL, "waivers": waivers}) == []
+
+
 def test_a_waiver_holds_until_its_last_day() -> None:
     waiver = Waiver(check="nccl.all_gather.busbw", owner="j.doe", reason="x", expires=datetime.date(2026, 12, 31))
     assert waiver.active(datetime.date(2026, 12, 31))
@@ -296,7 +307,7 @@ def test_a_profile_is_found_by_name_in_the_first_folder_that_has_it_or_by_path(t
         ("mien", "nearest valid word 'mine'"),
         ("clusters/nosuch.yaml", "the path of a profile"),
         ("kube:lab", "cannot be tried yet"),
-        ("kube:arn:aws:eks:x:cluster/lab", ", mine"),
+        ("kube:arn:aws:eks:x:cluster/lab", "cannot be tried yet"),
         ("lab-slurm", "cannot be tried yet"),
         ("", ", mine"),
         ("n" * 5000, ", mine"),

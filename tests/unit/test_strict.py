@@ -132,6 +132,7 @@ def test_a_sound_file_becomes_a_frozen_model(written: Path) -> None:
         ("home: {kind: disc, path: 1}", "home.path", "expected text, observed 1"),
         ("crew: *boat", "crew", "a reference to another place (*boat)"),
         ("crew: &boat [a]", "crew", "an anchor (&boat)"),
+        ("&boat crew: [a]", "crew", "an anchor (&boat)"),
         ("crew: !!python/object:os.system [a]", "crew", "a tag"),
     ],
 )
@@ -227,6 +228,7 @@ def test_a_mistake_of_a_validator_keeps_its_words(written: Path) -> None:
         ("name: Argo\n? [a]\n: b\n", 2, "another kind of key"),
         ("name: Argo\n<<: *base\n", 2, "a reference to another place (*base)"),
         ('name: Argo\ntags: {a: "\\x1b[2J"}\n', 2, "the character '\\x1b'"),
+        ('name: Argo\ntags: {"\\x1b[2J": a}\n', 2, "another kind of key"),
         ("name: Argo\x00\n", 1, "the character '\\x00'"),
         (b"name: Argo\nflag: \xe9\n", 2, "the byte 0xe9; save the file as UTF-8"),
         ("name: Argo\n".encode("utf-16"), 1, "UTF-16; save the file as UTF-8"),
