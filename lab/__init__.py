@@ -1,0 +1,1 @@
+"""Clusters on one machine, for development and demonstration."""

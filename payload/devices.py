@@ -38,6 +38,7 @@ class Device:
         self.handle = handle
         self.unsupported: List[str] = []
         self.faults: Dict[str, str] = {}
+        self._links: Optional[List[int]] = None
 
     def read(self, metric: "Metric") -> Tuple[Value, ...]:
         """One value a column, each None where it could not be read."""
@@ -169,8 +170,10 @@ class Device:
         return (self._errors_link_by_link(),)
 
     def links(self) -> List[int]:
-        """The NVLinks that are up."""
-        return [link for link in range(self._nvml.NVML_NVLINK_MAX_LINKS) if self._is_up(link)]
+        """The NVLinks that were up when it was first asked."""
+        if self._links is None:
+            self._links = [link for link in range(self._nvml.NVML_NVLINK_MAX_LINKS) if self._is_up(link)]
+        return self._links
 
     def _is_up(self, link: int) -> bool:
         try:

@@ -1,15 +1,18 @@
 """The GPUs' part of a sample, read so that slow NVML calls never hold up a tick."""
 
+import math
 import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from .devices import FAST, SLOW, Metric, Nvml, Xid
 from .events import Emitter
 
-NVML_SHARE = 0.4
-"""The share of a tick that readings may take; devices that did not get their turn are first at the next tick."""
+FAST_SHARE = 0.4
+"""The share of a tick that the quick readings may take; what did not get its turn is first at the next tick."""
+SLOW_SHARE = 0.2
+"""The share of a tick that the counters may take beside them; at least one is read."""
 SLOW_SECONDS = 1.0
-"""How often each device's counters are read."""
+"""How often each device's counters are read, where they answer in time."""
 
 
 class Gpus:
@@ -26,9 +29,10 @@ class Gpus:
         self._emitter = emitter
         self._library = library
         self._xids = xids
-        self._seconds = NVML_SHARE * period
-        self._every = max(1, round(SLOW_SECONDS / period))
+        self._period = period
+        self._ticks = max(1, round(SLOW_SECONDS / period))
         self._turn = 0
+        self._waiting: List[Tuple[Metric, int]] = []
         self._said: Set[Tuple[Optional[str], str]] = set()
 
     def describe(self) -> Dict[str, Any]:
@@ -55,13 +59,13 @@ class Gpus:
             tick: its number; the devices' counters are spread over the ticks of a second.
             every: read the counters of all devices now.
         """
-        fast = self._fast(time.monotonic() + self._seconds)
-        due = [
-            index for index in range(len(self._library.devices)) if every or tick % self._every == index % self._every
-        ]
         for uuid, xid in self._xids():
             self._emitter.emit("xid", uuid=uuid, xid=xid)
-        fields = {"gpus": fast, "counters": self._columns(due, SLOW)} if due else {"gpus": fast}
+        fields: Dict[str, Any] = {"gpus": self._fast(time.monotonic() + FAST_SHARE * self._period)}
+        due = [index for index in range(len(self._library.devices)) if every or (tick - index) % self._ticks == 0]
+        counters = self._slow(due, time.monotonic() + (math.inf if every else SLOW_SHARE * self._period))
+        if counters["gpu"]:
+            fields["counters"] = counters
         self._say_once()
         return fields
 
@@ -80,11 +84,20 @@ class Gpus:
         self._turn = 0
         return columns
 
-    def _columns(self, indices: List[int], metrics: Iterable[Metric]) -> Dict[str, List[Optional[float]]]:
-        columns: Dict[str, List[Optional[float]]] = {"gpu": list(indices)}
-        for metric in metrics:
-            answers = [self._library.devices[index].read(metric) for index in indices]
-            columns.update({name: [answer[place] for answer in answers] for place, name in enumerate(metric.columns)})
+    def _slow(self, due: Iterable[int], deadline: float) -> Dict[str, List[Optional[float]]]:
+        """The counters that are due, and those that waited; where time runs out, the rest waits for the next tick."""
+        questions = [(metric, index) for index in due for metric in SLOW]
+        self._waiting += [question for question in questions if question not in self._waiting]
+        answers: Dict[int, Dict[str, Optional[float]]] = {}
+        while self._waiting:
+            metric, index = self._waiting.pop(0)
+            values = self._library.devices[index].read(metric)
+            answers.setdefault(index, {}).update(zip(metric.columns, values))
+            if time.monotonic() > deadline:
+                break
+        columns: Dict[str, List[Optional[float]]] = {"gpu": list(answers)}
+        for metric in SLOW:
+            columns.update({name: [answer.get(name) for answer in answers.values()] for name in metric.columns})
         return columns
 
     def _say_once(self) -> None:

@@ -146,12 +146,14 @@ def joined(emitter: Emitter, position: Position, device: str, timeout_s: int, tr
         transport: what is known so far of how the ranks will talk.
 
     Raises:
-        RuntimeError: there is no device for this rank, or the group does not come together.
+        RuntimeError: there is no device for this rank, the group does not come together, or its ranks run different
+            releases of torch.
     """
     position.what = "join the group"
     mine = _own_device(device)
     dist.init_process_group(_BACKENDS[device], timeout=timedelta(seconds=timeout_s))
     group = Group(mine, position)
+    _refuse_mixture(group.share_text(torch.__version__, "compare versions"))
     emitter.emit(
         "ready",
         world_size=group.size,
@@ -164,6 +166,17 @@ def joined(emitter: Emitter, position: Position, device: str, timeout_s: int, tr
     )
     yield group
     dist.destroy_process_group()
+
+
+def _refuse_mixture(versions: List[str]) -> None:
+    """Ranks of different releases may each hold another operation to be supported, and then wait for ever."""
+    if len(set(versions)) > 1:
+        told = "; ".join(f"torch {one}: ranks {_holders(versions, one)}" for one in sorted(set(versions)))
+        raise RuntimeError(f"the ranks run different releases: {told}; use one image on all nodes")
+
+
+def _holders(versions: List[str], version: str) -> List[int]:
+    return [rank for rank, theirs in enumerate(versions) if theirs == version][:16]
 
 
 def _own_device(device: str) -> torch.device:

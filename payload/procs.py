@@ -1,8 +1,9 @@
 """Processes by exact identity: a pid and its start time, or a tag in the environment; never a name or a pattern."""
 
+import errno
 import os
 import signal
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional
 
 TAG = "SEATRIAL_TAG"
 """The environment variable whose exact value marks every process of one job."""
@@ -15,16 +16,31 @@ class Process(NamedTuple):
     start: int
 
 
+def _read(pid: int, name: str) -> bytes:
+    """A file of a process in /proc; empty where the process is gone, or not ours to read."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # Another user's process cannot be one of ours: a job's processes run as its harness does.
+        return b""
+
+
+def _stat(pid: int) -> List[bytes]:
+    """The fields of a living process's stat file from the state on; empty where it is gone or waits to be reaped."""
+    stat = _read(pid, "stat")
+    fields = stat[stat.rfind(b")") + 1 :].split()
+    return [] if fields[:1] in ([], [b"Z"], [b"X"]) else fields
+
+
+def _pids() -> List[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
 def identify(pid: int) -> Optional[Process]:
     """The identity of a living process; None where it is gone or only waits to be reaped."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            stat = file.read()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    state, start = fields[0], int(fields[19])
-    return None if state in (b"Z", b"X") else Process(pid, start)
+    fields = _stat(pid)
+    return Process(pid, int(fields[19])) if fields else None
 
 
 def alive(process: Process) -> bool:
@@ -32,54 +48,66 @@ def alive(process: Process) -> bool:
     return identify(process.pid) == process
 
 
-def environment(pid: int) -> bytes:
-    """The environment of a process as the kernel holds it; empty where it is gone or not ours to read."""
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        # Another user's process cannot be one of ours: a job's processes run as its harness does.
-        return b""
-
-
-def tagged(tag: str) -> Iterator[Process]:
-    """All living processes whose environment holds exactly this tag."""
-    wanted = ("%s=%s" % (TAG, tag)).encode()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and wanted in environment(int(name)).split(b"\0"):
-            process = identify(int(name))
+def tags() -> Iterator["tuple[Process, str]"]:
+    """All living processes that carry a tag, with it."""
+    mark = f"{TAG}=".encode()
+    for pid in _pids():
+        for entry in _read(pid, "environ").split(b"\0"):
+            process = identify(pid) if entry.startswith(mark) else None
             if process is not None:
-                yield process
+                yield process, entry[len(mark) :].decode(errors="replace")
+
+
+def tagged(tag: str) -> List[Process]:
+    """All living processes whose environment holds exactly this tag."""
+    return [process for process, found in tags() if found == tag]
+
+
+def descendants(pid: int) -> List[Process]:
+    """All living processes below one, as the kernel has them now: children, their children, and so on."""
+    children: Dict[int, List[Process]] = {}
+    for child in _pids():
+        fields = _stat(child)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(Process(child, int(fields[19])))
+    found = list(children.get(pid, ()))
+    for process in found:
+        found += children.get(process.pid, ())
+    return found
 
 
 def kill(process: Process, number: int = signal.SIGKILL) -> bool:
-    """Send a signal to exactly this process; False where it is gone."""
-    if not hasattr(os, "pidfd_open"):
-        if not alive(process):
-            return False
-        os.kill(process.pid, number)
-        return True
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
+    """Send a signal to exactly this process; False where it is gone, or not ours to signal."""
+    handle = _hold(process.pid)
     try:
         # The handle holds the pid in place, so the start time that is read now belongs to what gets the signal.
         if not alive(process):
             return False
-        signal.pidfd_send_signal(handle, number)
-    except ProcessLookupError:
+        if handle is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, PermissionError):
         return False
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
     return True
+
+
+def _hold(pid: int) -> Optional[int]:
+    """A descriptor of a process; None where there is none: before Python 3.9 or Linux 5.3, in a strict container."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ESRCH, errno.ENOSYS, errno.EPERM):
+            raise
+        return None
 
 
 def describe(process: Process) -> str:
     """One line that tells which process this is."""
-    try:
-        with open("/proc/%d/cmdline" % process.pid, "rb") as file:
-            words: List[str] = [word.decode(errors="replace") for word in file.read().split(b"\0")[:3]]
-    except (FileNotFoundError, ProcessLookupError):
-        words = ["gone"]
-    return "pid %d (started at tick %d): %s" % (process.pid, process.start, " ".join(words).strip())
+    words = [word.decode(errors="replace") for word in _read(process.pid, "cmdline").split(b"\0")[:3]]
+    return f"pid {process.pid} (started at tick {process.start}): {' '.join(words).strip() or 'gone'}"

@@ -155,14 +155,18 @@ class Group:
     @property
     def bound(self) -> str:
         """From the least to the greatest bound."""
-        limits = [check.bound.limits for check in self.checks if check.bound is not None]
-        return words.limits(limits, self.checks[0].unit) if limits else "none"
+        limits = [words.limits_of(check.bound) for check in self.checks if check.bound is not None]
+        return words.limits(limits, self.checks[0].unit) or ("a ratio" if self.rules else "none")
+
+    @property
+    def rules(self) -> list[str]:
+        """The ratios behind the bounds."""
+        return _once(words.rule(check.bound) for check in self.checks if check.bound is not None)
 
     @property
     def sources(self) -> list[str]:
         """Where the bounds come from."""
-        bounds = [check.bound for check in self.checks if check.bound is not None]
-        return _once("; ".join(_filled(words.rule(bound), bound.source, bound.date)) for bound in bounds)
+        return _once(words.source(check.bound) for check in self.checks if check.bound is not None)
 
     @property
     def confidences(self) -> list[str]:
@@ -210,6 +214,11 @@ class Suite:
         for check in self.checks:
             by_id.setdefault(check.id, []).append(check)
         return [Group(group) for group in by_id.values()]
+
+    @property
+    def sources(self) -> list[str]:
+        """Where its bounds come from, each once; the tables refer to them by number."""
+        return _once(source for group in self.groups for source in group.sources)
 
     @property
     def findings(self) -> list[Finding]:

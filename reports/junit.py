@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +78,7 @@ def _of_check(record: Record, check: Check) -> Case:
 
 
 def _waivers(record: Record, check: Check) -> list[tuple[str, str]]:
-    waivers = [waiver for waiver in record.waivers if fnmatch.fnmatchcase(check.id, waiver.check)]
+    waivers = [waiver for waiver in record.waivers if waiver.covers(check)]
     return [(f"waiver {key}", getattr(of, key)) for of in waivers for key in ("owner", "reason", "expires")]
 
 

@@ -207,7 +207,7 @@ def _worst_bars(checks: Sequence[tuple[str, Check]]) -> list[tuple[str, Check]]:
 
 
 def _draw_bar(canvas: svg.Canvas, check: Check, left: float, wide: float, y: svg.Scale) -> None:
-    air = min(wide * 0.15, 14)
+    air = max(wide * 0.15, (wide - 44) / 2)
     base = y(y.low if y.log else 0)
     top = y(check.observed or 0.0)
     canvas.box((left + air, top), (left + wide - air, base), f"bar {check.outcome}")
@@ -254,7 +254,10 @@ def over_time(title: str, series: Sequence[Series], timeline: Timeline) -> Figur
     space = svg.area(len(rows) + max((row + 1 for _, _, row in labels), default=0), height=110)
     canvas = svg.canvas(space)
     values = [value for one in series for value in (min(one.v), max(one.v))]
-    y = svg.Axis.of(svg.Scale.over(values, space.bottom, space.top), svg.titled(series[0].metric, series[0].unit), 4)
+    factor, unit = words.scaled(series[0].unit, max(values))
+    scale = svg.Scale.over(values, space.bottom, space.top)
+    ticks = [(tick * factor, words.short(tick)) for tick in scale.shrunk(factor).ticks(4)]
+    y = svg.Axis(scale, svg.titled(series[0].metric, unit), ticks)
     svg.draw_axes(canvas, space, svg.Axis.of(room, svg.titled("time since the start", "s")), y)
     svg.draw_legend(canvas, rows)
     for at, track in enumerate(tracks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
@@ -59,6 +59,10 @@ class Scale:
             share = _share(value, self.low, self.high)
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
+    def shrunk(self, factor: float) -> Scale:
+        """The same scale for values in a unit that is ``factor`` times larger."""
+        return replace(self, low=self.low / factor, high=self.high / factor)
+
     def ticks(self, most: int = 5) -> list[float]:
         """Round values on the scale, ``most`` of them or a few less."""
         return self._log_ticks(most) if self.log else self._linear_ticks(most)
@@ -72,7 +76,7 @@ class Scale:
 
     def _log_ticks(self, most: int) -> list[float]:
         low, high = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-        if high - low < 1:
+        if math.log10(self.high) - math.log10(self.low) < 2.2:
             factors = (1, 2, 5)
             candidates = [factor * 10.0**power for power in range(low - 1, high + 1) for factor in factors]
         else:
@@ -95,7 +99,7 @@ class Axis:
     @classmethod
     def of(cls, scale: Scale, title: str, most: int = 5) -> Axis:
         """An axis with round ticks."""
-        return cls(scale, title, [(tick, words.number(tick, 3)) for tick in scale.ticks(most)])
+        return cls(scale, title, [(tick, words.short(tick)) for tick in scale.ticks(most)])
 
 
 class Canvas:

@@ -55,9 +55,27 @@ def _magnitude(value: float) -> int:
     return int(f"{value:e}".partition("e")[2])
 
 
+def short(value: float) -> str:
+    """A number for the tick of an axis: three digits, and no more than eight characters."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return number(value, 3)
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}".replace("-", MINUS)
+
+
+def scaled(unit: str, greatest: float) -> tuple[float, str]:
+    """The decimal multiple of bytes, and of bytes a second, in which ``greatest`` reads best, and its name."""
+    if unit not in ("B", "B/s"):
+        return 1.0, unit
+    powers = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k"}
+    factor = next((power for power in powers if greatest >= power), 1.0)
+    return factor, f"{powers.get(factor, '')}{unit}"
+
+
 def quantity(value: float, unit: str) -> str:
-    """A number with its unit."""
-    return f"{number(value)} {unit}".strip()
+    """A number with its unit, bytes in the decimal multiple that suits them."""
+    factor, name = scaled(unit, abs(value))
+    return f"{number(value / factor)} {name}".strip()
 
 
 def apart(value: float, limits: Iterable[float]) -> int:
@@ -92,11 +110,22 @@ def _digits(check: Check) -> int:
 
 def bound(check: Check) -> str:
     """The bound in the check's unit: ``≥ 8.2 GB/s``."""
-    return "none" if check.bound is None else limits([check.bound.limits], check.unit, _digits(check))
+    if check.bound is None:
+        return "none"
+    return limits([limits_of(check.bound)], check.unit, _digits(check)) or rule(check.bound)
+
+
+def limits_of(bound: Bound) -> tuple[float | None, float | None]:
+    """The least and the greatest passing value; of a ratio without its reference there are none."""
+    if bound.limits != (None, None) or bound.kind == "ratio":
+        return bound.limits
+    if isinstance(bound.value, tuple):
+        return bound.value
+    return (None if bound.kind == "max" else bound.value), (None if bound.kind == "min" else bound.value)
 
 
 def limits(pairs: Iterable[tuple[float | None, float | None]], unit: str, digits: int = 4) -> str:
-    """One or more bounds in words, ``≥ 7.9 … 9.1 GB/s`` where they differ from place to place."""
+    """One or more bounds in words, ``≥ 7.9 … 9.1 GB/s`` where they differ from place to place; empty without any."""
     pairs = list(pairs)
     lows = [low for low, _ in pairs if low is not None]
     highs = [high for _, high in pairs if high is not None]
@@ -104,7 +133,7 @@ def limits(pairs: Iterable[tuple[float | None, float | None]], unit: str, digits
         said = [f"= {_span(lows, digits)}"]
     else:
         said = [f"{sign} {_span(ends, digits)}" for sign, ends in (("≥", lows), ("≤", highs)) if ends]
-    return f"{' and '.join(said)} {unit}".strip() if said else "none in this unit"
+    return f"{' and '.join(said)} {unit}".strip() if said else ""
 
 
 def _span(ends: list[float], digits: int) -> str:
@@ -121,10 +150,22 @@ def rule(bound: Bound) -> str:
     return f"{factors} {TIMES} {bound.of}"
 
 
+def reference(check: Check) -> str:
+    """What a ratio bound was held against: ``loopback was 2.6 GB/s``."""
+    if check.bound is None or check.bound.reference is None:
+        return ""
+    return f"{check.bound.of} was {number(check.bound.reference)} {check.unit}"
+
+
 def provenance(bound: Bound) -> str:
     """Where the bound comes from and how far it is trusted."""
     confidence = f"{bound.confidence} confidence" if bound.confidence else ""
-    return ", ".join(part for part in (bound.source, bound.date, confidence, bound.conditions) if part)
+    return ", ".join(part for part in (source(bound), confidence) if part)
+
+
+def source(bound: Bound) -> str:
+    """Where the bound comes from: source, date and conditions."""
+    return ", ".join(part for part in (bound.source, bound.date, bound.conditions) if part)
 
 
 def seconds(value: float) -> str:

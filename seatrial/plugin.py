@@ -236,6 +236,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if PLAN not in config.stash or not config.getoption("--plan") or session.testsfailed:
         return None
     terminal = config.pluginmanager.get_plugin("terminalreporter")
+    assert terminal is not None
     for line in config.stash[PLAN].paper(config.stash[CLUSTER]):
         terminal.write_line(line)
     return True
@@ -300,7 +301,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     trial.close()
     if hasattr(config, "workerinput"):
         return
-    trouble = list(config.stash[TROUBLE])
+    trouble: list[str] = [*config.stash[TROUBLE]]
     if exitstatus == pytest.ExitCode.INTERRUPTED:
         trouble.insert(0, "interrupted")
     elif exitstatus in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):

@@ -72,7 +72,7 @@ class PlannedCheck(Part):
 
 
 class Plan(Line):
-    """What the run means to judge, written before the first job."""
+    """What the run means to judge, written before the first job; ``deselected`` checks the command line left out."""
 
     type: Literal["plan"]
     checks: tuple[PlannedCheck, ...]
@@ -195,7 +195,10 @@ class Series(Part):
 
 
 class Bound(Part):
-    """What a check was held against; ``limits`` is the least and the greatest passing value in the check's unit."""
+    """What a check was held against; ``limits`` is the least and the greatest passing value in the check's unit.
+
+    A ratio's ``value`` is a factor on ``reference``, the same run's measurement of ``of``.
+    """
 
     kind: Literal["min", "max", "within", "equal", "ratio"]
     value: float | tuple[float | None, float | None] | None = None
@@ -248,13 +251,18 @@ class Check(Line):
 
 
 class Waiver(Line):
-    """A failing check that the profile accepts by name until ``expires`` (ISO date)."""
+    """A failing check that the profile accepts by name until ``expires`` (ISO date), everywhere or at one place."""
 
     type: Literal["waiver"]
     check: str
     owner: str
     reason: str
     expires: str
+    where: dict[str, str] | None = None
+
+    def covers(self, check: Check) -> bool:
+        """Whether it was written for this check at this place."""
+        return check.id == self.check and (self.where or {}).items() <= check.where.items()
 
 
 class Verdict(Line):
@@ -556,9 +564,10 @@ def merge(parts: Sequence[Path], into: Path) -> None:
     removed after that: killed in between, a second call adds nothing twice.
 
     Args:
-        parts: the files of the workers.
+        parts: the files of the workers; the record itself may be among them.
         into: the record; what it already holds stays.
     """
+    parts = [part for part in parts if part != into]
     own = _stamped(into) if into.exists() else []
     held = {line for _, line in own}
     added = [[item for item in _stamped(part) if item[1] not in held] for part in parts]

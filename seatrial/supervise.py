@@ -214,11 +214,12 @@ class SupervisedJob:
         """How the job ended, why, and whose fault it is; None while it goes on."""
         running = {rank: known for rank, known in self._ranks.items() if known.exit is None}
         fallen = [rank for rank in self._exits if self._ranks[rank].fell()]
-        if fallen and (not running or now - self._exits[fallen[0]] > GRACE):
-            return self._fall(fallen)
+        if fallen:
+            is_over = not running or now - self._exits[fallen[0]] > GRACE
+            return self._fall(fallen) if is_over else None
         if not running:
             return j.Ending.COMPLETED, f"all {self.spec.ranks} ranks told of their completion", ()
-        if self._lost is not None and not fallen:
+        if self._lost is not None:
             return j.Ending.INCOMPLETE, self._lost, ()
         return self._overdue(now) or self._silence(running, now)
 
@@ -253,7 +254,7 @@ class SupervisedJob:
             return self._start_overdue()
         return j.Ending.OVERTIME, f"still at work after {budget.total:g} s, {self.doing()}", ()
 
-    def _start_overdue(self) -> tuple[j.Ending, str, tuple[int, ...]]:
+    def _start_overdue(self) -> _Verdict:
         mute = tuple(rank for rank, known in self._ranks.items() if "hello" not in known.said)
         late = mute or tuple(rank for rank, known in self._ranks.items() if "ready" not in known.said)
         missing = "no first event" if mute else "did not join the group"
@@ -291,7 +292,8 @@ class SupervisedJob:
             elif isinstance(sign, j.Exited):
                 self._exited(sign, now)
         if left:
-            ending, cause = j.Ending.LEAKED, f"still alive after {self.spec.budget.cleanup:g} s: {'; '.join(left)}"
+            alive = f"still alive after {self.spec.budget.cleanup:g} s: {'; '.join(left)}"
+            ending, cause = j.Ending.LEAKED, f"{cause}; {alive}"
         self._timeline = replace(self._timeline, ended=j.Moment(self._since(), cause))
         for known in (*self._ranks.values(), self._sampler):
             known.reader.close()

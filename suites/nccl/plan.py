@@ -6,12 +6,12 @@ from seatrial.check import Place, Planned
 from seatrial.job import Budget, JobSpec
 from seatrial.quantity import format_bytes
 from seatrial.site import Site
-from seatrial.telemetry.measure import UNITS
+from seatrial.suites import window
 
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv")
-DTYPES = ("float32", "bfloat16")
+OPS: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv")
+DTYPES: tuple[str, ...] = ("float32", "bfloat16")
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-SIZES = {"cpu": (256 * KIB, 2 * MIB, 16 * MIB), "cuda": (1 * MIB, 64 * MIB, 1 * GIB, 8 * GIB, 16 * GIB)}
+SIZES: dict[str, tuple[int, ...]] = {"cpu": (256 * KIB, 2 * MIB, 16 * MIB), "cuda": (1 * MIB, 64 * MIB, 1 * GIB, 8 * GIB, 16 * GIB)}
 """Message sizes in bytes, as nccl-tests counts them: the smallest shows latency, the largest bandwidth."""
 
 WARMUP, ITERATIONS = 2, 20
@@ -73,6 +73,11 @@ def collective(site: Site, op: str, dtype: str) -> list[Planned]:
     return [Planned(f"nccl.{op}.correct", Place({"dtype": dtype})), *speed]
 
 
+def size_of(planned: Planned, site: Site) -> int:
+    """The size in bytes that a planned check names."""
+    return next(size for size in sizes(site) if format_bytes(size) == planned.place.where["size"])
+
+
 def lateness(site: Site) -> list[Planned]:
     """Every rank."""
     return [Planned("nccl.rank.lateness", Place({"rank": str(rank)})) for rank in range(site.ranks)]
@@ -94,10 +99,9 @@ def expected_transports(site: Site) -> frozenset[str]:
     return frozenset(promised)
 
 
-def window(site: Site) -> list[Planned]:
-    """What telemetry must say of the sweep's window; the devices' own checks where there are devices."""
-    checks = [check for check in UNITS if site.device == "cuda" or not check.startswith("telemetry.gpu.")]
-    return [Planned(check, Place({"job": sweep(site).name})) for check in checks]
+def quiet(site: Site) -> list[Planned]:
+    """What telemetry must say of the sweep's window."""
+    return window.planned(site, sweep(site))
 
 
 def perf(site: Site) -> list[Planned]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
-from seatrial.parse.nccl_tests import busbw_factor
-
 from seatrial.errors import InconclusiveError
 from seatrial.job import Ending, Event, Result
+from seatrial.parse.nccl_tests import busbw_factor
 from seatrial.stats import median_interval
 
 # all_reduce and its like let no rank leave before all have come, so that waiting in them tells who came last.

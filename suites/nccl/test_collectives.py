@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
 
 import pytest
-from seatrial.parse.nccl_log import transport_of
-from seatrial.telemetry.measure import does_not_apply, measurements
-from seatrial.telemetry.window import Window
 
-from seatrial.fixtures import Check, Launch
+from seatrial.check import Planned
+from seatrial.fixtures import Check, Launch, Telemetry
 from seatrial.job import Ending, Result
-from seatrial.quantity import format_bytes
+from seatrial.parse.nccl_log import transport_of
 from seatrial.site import Site
 from seatrial.stats import median_interval
+from seatrial.suites import window
 
 from . import plan
 from .sweep import Row, Sweep
@@ -55,15 +54,14 @@ def test_collective(sweep: Sweep, site: Site, check: Check, op: str, dtype: str)
     judge_results(sweep, check, op, dtype, list(rows.values()))
     ring = sweep.ring()
     for planned in plan.collective(site, op, dtype)[1:]:
-        where = dict(planned.place.where)
-        size = next(size for size in plan.sizes(site) if format_bytes(size) == where["size"])
+        size = plan.size_of(planned, site)
         if size in lacking:
-            check.skip(planned.id, lacking[size], **where)
+            check.skip(planned, lacking[size])
         elif size not in rows:
-            check(planned.id, None, unit="GB/s", result=sweep.result, n=0, why="no row of this size", **where)
+            check(planned, None, unit="GB/s", result=sweep.result, n=0, why="no row of this size")
         else:
-            smaller = [row for row in rows.values() if row.asked < size]
-            judge_speed(sweep.result, check, rows[size], ring.get(size), smaller[-1] if smaller else None, where)
+            smaller = max((row for row in rows.values() if row.asked < size), key=lambda row: row.asked, default=None)
+            judge_speed(sweep.result, check, planned, rows[size], ring.get(size), smaller)
 
 
 def judge_results(sweep: Sweep, check: Check, op: str, dtype: str, rows: list[Row]) -> None:
@@ -85,19 +83,18 @@ def judge_results(sweep: Sweep, check: Check, op: str, dtype: str, rows: list[Ro
 
 
 def judge_speed(
-    result: Result, check: Check, row: Row, ring: float | None, smaller: Row | None, where: dict[str, str]
+    result: Result, check: Check, planned: Planned, row: Row, ring: float | None, smaller: Row | None
 ) -> None:
     samples = row.busbw
     check(
-        f"nccl.{row.op}.busbw",
+        planned,
         median(samples),
         unit="GB/s",
         result=result,
         n=len(samples),
         interval=median_interval(samples),
-        references={"ring": ring, "smaller size": median(smaller.busbw) if smaller is not None else None},
+        references={"ring": ring, "smaller size": None if smaller is None else median(smaller.busbw)},
         detail=f"slowest rank's time: median {median(row.times) * 1e6:.1f} us over {len(samples)} iterations",
-        **where,
     )
 
 
@@ -126,12 +123,7 @@ def test_transport(sweep: Sweep, site: Site, check: Check) -> None:
     )
 
 
-@pytest.mark.trial(job=plan.sweep, checks=plan.window)
+@pytest.mark.trial(job=plan.sweep, checks=plan.quiet)
 @pytest.mark.needs(ranks=2)
-def test_the_window_was_quiet(sweep: Sweep, site: Site, telemetry: Callable[[Result], Window], check: Check) -> None:
-    window, job, gpus = telemetry(sweep.result), sweep.result.spec.name, site.device == "cuda"
-    for measurement in measurements(window, job, gpus=gpus):
-        check.measured(measurement, result=sweep.result)
-    lacking = does_not_apply(window, job, gpus=gpus) if gpus else {}
-    for planned, reason in lacking.items():
-        check.skip(planned.id, reason, **planned.place.where)
+def test_the_window_was_quiet(sweep: Sweep, site: Site, telemetry: Telemetry, check: Check) -> None:
+    window.judge(check, site, sweep.result, telemetry(sweep.result))

@@ -1,0 +1,1 @@
+"""The trial as its user meets it."""

@@ -1,0 +1,1 @@
+"""Each planted fault must be caught."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from seatrial import record
+from seatrial import record as records
 
 HERE = Path(__file__).parent
 PLANTS = HERE / "plants"
@@ -64,7 +64,7 @@ class SmallTrial:
             check=False,
         )
         path = self.folder / "run" / "record.jsonl"
-        return Finished(done.returncode, done.stdout + done.stderr, record.read(path))
+        return Finished(done.returncode, done.stdout + done.stderr, records.read(path))
 
 
 @dataclass
@@ -73,9 +73,9 @@ class Finished:
 
     status: int
     output: str
-    record: record.Record
+    record: records.Record
 
-    def checks(self, id_: str, **where: str) -> list[record.Check]:
+    def checks(self, id_: str, **where: str) -> list[records.Check]:
         """The checks of an id at a place."""
         return [
             check
@@ -83,7 +83,7 @@ class Finished:
             if check.id == id_ and all(check.where.get(key) == value for key, value in where.items())
         ]
 
-    def check(self, id_: str, **where: str) -> record.Check:
+    def check(self, id_: str, **where: str) -> records.Check:
         """The only check of an id at a place."""
         (found,) = self.checks(id_, **where)
         return found

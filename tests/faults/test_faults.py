@@ -1,4 +1,4 @@
-"""Each planted fault must be caught, with the right outcome and the right rank; the same trial without it is accepted."""
+"""Each planted fault is caught with the right outcome and the right rank; the same trial without it is accepted."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -19,6 +20,18 @@ from lab.nvml import gpu
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the stand-in NVML needs gcc")
 
 ROOT = Path(__file__).parents[2]
+
+
+def has_driver() -> bool:
+    """Whether this machine has an NVML of its own."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+needs_no_driver = pytest.mark.skipif(has_driver(), reason="this machine has an NVML of its own")
 
 FIND = """
 import json, sys
@@ -92,7 +105,7 @@ def test_inventory_names_every_gpu_by_uuid_and_pci_address(library: Path, file: 
 
 
 def test_slices_belong_to_their_gpu(library: Path, file: Path) -> None:
-    slices = {
+    slices: dict[tuple[int, int], standin.Facts] = {
         (1, 0): {"uuid": "MIG-a", "name": "H100 MIG 1g.10gb", "memory.total": 10 * 2**30, "memory.used": 0},
         (1, 3): {"uuid": "MIG-b", "name": "H100 MIG 3g.40gb"},
     }
@@ -105,6 +118,7 @@ def test_slices_belong_to_their_gpu(library: Path, file: Path) -> None:
     ]
 
 
+@needs_no_driver
 def test_no_library_is_a_machine_without_gpus(tmp_path: Path) -> None:
     env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     assert run(FIND, "/nowhere", "/nowhere", env=env)[0] == {"gpus": [], "driver": None, "cuda": None}
@@ -146,8 +160,13 @@ def test_hardware_without_nvml_is_an_error_not_a_cpu_machine(
     found, _ = find(library, file, dev, pci)
     assert found["kind"] == "BROKEN"
     assert ("nvidia0" if kind == "node" else "0000:10:00.0") in found["detail"]
-    without, _ = run(FIND, dev, pci, env={**os.environ, "LD_LIBRARY_PATH": ""})
-    assert without["kind"] == "BROKEN"
+
+
+@needs_no_driver
+@pytest.mark.parametrize("kind", ["node", "gpu"])
+def test_hardware_without_a_library_is_an_error_not_a_cpu_machine(tmp_path: Path, kind: str) -> None:
+    found, _ = run(FIND, *hardware(tmp_path, kind), env={**os.environ, "LD_LIBRARY_PATH": ""})
+    assert found["kind"] == "BROKEN"
 
 
 def test_another_kind_of_pci_device_is_no_sign_of_a_gpu(library: Path, file: Path, tmp_path: Path) -> None:

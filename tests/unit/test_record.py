@@ -268,6 +268,22 @@ def test_merges_in_order_of_time(path: Path) -> None:
     assert sorted(path.parent.iterdir()) == [path]
 
 
+def test_a_merge_never_removes_the_record_itself(path: Path) -> None:
+    started(path).close()
+    before = path.read_bytes()
+    record.merge([path], path)
+    assert path.read_bytes() == before
+
+
+def test_a_waiver_covers_its_own_place(path: Path) -> None:
+    read = record.read(samples.rejected(path))
+    here = read.waivers[0].model_copy(update={"where": {"dtype": "float32"}})
+    covered = [check for check in read.checks if here.covers(check)]
+    assert {str(check) for check in covered} == {
+        f"nccl.broadcast.busbw [dtype=float32 size={size} nodes=1]" for size in ("64 KiB", "1 MiB", "8 MiB")
+    }
+
+
 def test_a_merge_keeps_the_order_of_each_part(path: Path) -> None:
     started(path).close()
     own = part(path, "gw0", [9.0])

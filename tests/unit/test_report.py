@@ -117,7 +117,7 @@ def test_a_finding_says_what_where_observed_bound_source_and_next(rejected: str)
         "✗ fail nccl.all_reduce.busbw outside its bound nccl.all_reduce.busbw where observed 95% interval n bound "
         "dtype=float32 size=1 MiB nodes=1 1.201 GB/s 1.153 … 1.261 20 ≥ 1.681 GB/s "
         f"source 0.5 {words.TIMES} nccl.loopback.bandwidth; share of the loopback bandwidth measured in the same run, "
-        "2026-11-20, med confidence, 2 ranks on one host, gloo over loopback "
+        "2026-11-20, 2 ranks on one host, gloo over loopback, med confidence "
         "test suites/nccl/test_collectives.py::test_bandwidth[all_reduce-float32] job nccl-1 Next: run the op alone"
     ) in text
     assert "rank 3: first wrong element at offset 70144, expected 12.0, observed 12.5" in text
@@ -138,6 +138,12 @@ def test_every_outcome_is_told_in_words(rejected: str) -> None:
     assert f"{words.DASH} skip gloo of torch 1.13 has no all_to_all nccl.all_to_all.busbw [dtype=bfloat16" in text
     assert "switch firmware due in week 51 j.doe 2026-12-31" in text
     assert "node-1: CPU 0 throttled for 3.1 s (2 checks)" in text
+
+
+def test_checks_left_out_are_told() -> None:
+    plan = record.Plan(type="plan", t=0.0, checks=(), deselected=("nccl.a.busbw", "nccl.b.busbw"))
+    text = Page(html.render(Record(plan=plan))).text
+    assert "2 checks left out on the command line: nccl.a.busbw, nccl.b.busbw." in text
 
 
 def test_a_job_says_how_it_ended(rejected: str) -> None:
@@ -337,6 +343,48 @@ def test_numbers(value: float, text: str) -> None:
     assert words.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (5.0, "W", "5 W"),
+        (999.0, "B", "999 B"),
+        (53_928_818.0, "B/s", "53.93 MB/s"),
+        (2.866e9, "B", "2.866 GB"),
+        (2e9, "W", "2e9 W"),
+    ],
+)
+def test_quantities(value: float, unit: str, text: str) -> None:
+    assert words.quantity(value, unit) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (99_999.0, "99,999"), (2.5e8, "2.5e8"), (0.02, "0.02")])
+def test_ticks(value: float, text: str) -> None:
+    assert words.short(value) == text
+
+
+def test_bytes_over_time_are_told_in_their_multiple() -> None:
+    fields = {"type": "series", "t": [0.0, 1.0], "v": [0.0, 2.4e9], "gaps": 0}
+    memory = Series.model_validate(
+        fields | {"job": "j", "node": "n", "metric": "host.memory", "unit": "B"}, strict=False
+    )
+    figure = plots.over_time("m", [memory], Timeline())
+    assert "host.memory (GB)" in figure.svg
+    assert ">2<" in figure.svg
+    assert figure.caption.startswith("From 0 B to 2.4 GB")
+
+
+def test_a_ratio_tells_what_it_was_held_against() -> None:
+    bound = {"kind": "ratio", "value": 0.5, "of": "ring", "reference": 2.6, "source": "s", "limits": [1.3, None]}
+    failed = check(outcome="fail", observed=1.0, bound=bound)
+    assert f"source 0.5 {words.TIMES} ring (ring was 2.6 GB/s); s" in Page(html.render(Record(checks=(failed,)))).text
+
+
+def test_a_source_is_told_once(rejected: str) -> None:
+    text = Page(rejected).text
+    assert text.count("[1] med") == 6
+    assert "Sources of the bounds share of the loopback bandwidth measured in the same run, 2026-11-20" in text
+
+
 def test_an_observed_value_is_never_rounded_onto_its_bound() -> None:
     bound = {"kind": "min", "value": 8.2, "source": "s", "limits": [8.2, None]}
     close = check(outcome="fail", observed=8.1999999, interval=[8.1, 8.2000001], bound=bound)
@@ -352,7 +400,7 @@ def test_an_observed_value_is_never_rounded_onto_its_bound() -> None:
         ([None, 2.0], "≤ 2 GB/s"),
         ([1.0, 2.0], "≥ 1 and ≤ 2 GB/s"),
         ([0.0, 0.0], "= 0 GB/s"),
-        ([None, None], "none in this unit"),
+        ([None, None], ""),
     ],
 )
 def test_bounds(limits: list[float | None], text: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from seatrial import bounds
-from seatrial.check import Bound, Measurement, Outcome, judge
+from seatrial.bounds import Bound
+from seatrial.check import Measurement, Outcome, judge
 from seatrial.job import Event, StreamFault
 from seatrial.telemetry import measure, numbers
 from seatrial.telemetry.measure import does_not_apply, measurements
@@ -34,9 +35,11 @@ class Recording:
         self.add(START, "sampling", period=0.1, cpus=2, gpus=listed, nvml=nvml)
 
     def add(self, moment: float, event: str, /, **fields: Any) -> None:
+        """Any event."""
         self.events.append(Event(-2, len(self.events), moment, event, fields))
 
     def sample(self, moment: float, /, **changes: Any) -> None:
+        """A sample, with changes to its fields."""
         fields: dict[str, Any] = {
             "at": moment,
             "dt": 0.1,
@@ -57,14 +60,17 @@ class Recording:
         return {k: v if isinstance(v, list) else [v] * len(self.gpus) for k, v in values.items()}
 
     def counters(self, **values: Any) -> dict[str, list[Any]]:
+        """Every GPU's counters, all 0 but for these."""
         quiet = {"ecc_uncorrected": 0, "remap_pending": 0, "remap_failure": 0, "nvlink_errors": 0}
         return {"gpu": list(range(len(self.gpus))), **self.columns(**{**quiet, **values})}
 
     def run(self, ticks: Iterable[int], **changes: Any) -> None:
+        """A sample at each tick, counted from START."""
         for tick in ticks:
             self.sample(START + tick / 10, **changes)
 
     def end(self) -> list[Event]:
+        """The last word, and all events."""
         self.add(START + 100, "sampled", samples=len(self.events) - 1, missed=0)
         return self.events
 
@@ -90,7 +96,8 @@ def measured(found: Window, check: str, **settings: bool) -> Measurement:
 def test_a_quiet_window_has_no_disturbance_and_every_number() -> None:
     found = look(quiet(A, B))
     assert found.disturbances == ()
-    assert (found.coverage, found.missing) == (pytest.approx(1.0), 0)
+    assert found.coverage == pytest.approx(1.0)
+    assert found.missing == 0
     assert found.steal == 0.0
     assert found.neighbour == pytest.approx((0.92 * 2 - 1.8 - 0.01) / 2)
     assert {made.planned.id: made.value for made in measurements(found, "job-1")} == {
@@ -118,7 +125,12 @@ def test_no_stream_is_never_a_quiet_window(events: list[Event]) -> None:
         assert judge(one, bound).outcome is Outcome.INCONCLUSIVE
 
 
-SOURCE: dict[str, Any] = {"source": "made for this test", "date": "2026-01-01", "conditions": "any conditions", "confidence": "high"}
+SOURCE: dict[str, Any] = {
+    "source": "made for this test",
+    "date": "2026-01-01",
+    "conditions": "any conditions",
+    "confidence": "high",
+}
 
 
 def test_a_stream_of_another_time_is_never_a_quiet_window() -> None:
@@ -294,7 +306,10 @@ def test_two_reasons_at_once_are_both_told_and_their_time_counts_once() -> None:
     found = look(recording.end())
     assert found.throttle[A].fail == pytest.approx(1.0)
     assert found.throttle[A].normal == pytest.approx(1.0)
-    assert found.disturbances == (f"{A}: HW slowdown for 1.0 s of 8.0 s", f"{A}: HW thermal slowdown for 1.0 s of 8.0 s")
+    assert found.disturbances == (
+        f"{A}: HW slowdown for 1.0 s of 8.0 s",
+        f"{A}: HW thermal slowdown for 1.0 s of 8.0 s",
+    )
 
 
 def test_an_unknown_reason_is_told_as_unknown_and_taken_as_a_warning() -> None:
@@ -456,7 +471,9 @@ def test_a_node_without_gpus_has_no_gpu_checks() -> None:
 def test_series_are_on_the_trials_clock_with_their_gaps() -> None:
     recording = Recording(A, B)
     recording.run([*range(1, 11), *range(14, 22)])
-    found = {(one.metric, one.gpu, one.rank): one for one in series("job-1", "node-7", recording.end(), clock=START - 5)}
+    found = {
+        (one.metric, one.gpu, one.rank): one for one in series("job-1", "node-7", recording.end(), clock=START - 5)
+    }
     busy = found["host.cpu.busy", None, None]
     assert (busy.t[0], busy.t[-1], busy.gaps, busy.unit) == (5.1, 7.1, 3, "share")
     assert (busy.job, busy.node) == ("job-1", "node-7")

@@ -1,7 +1,8 @@
 """Wraps torch.distributed in one rank's process, from outside the payload: the folder is on its PYTHONPATH."""
 
 import os
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 RANK = "1"
 

@@ -1,6 +1,7 @@
 """One element of rank 1's result is off by one, once."""
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from _plant import Later, here, wrap
 

@@ -1,7 +1,8 @@
 """Rank 1 lives and beats, but never comes to one collective: a hang in a driver call."""
 
 import threading
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from _plant import here, wrap
 

@@ -1,7 +1,8 @@
 """Rank 1 comes late to every meeting: its device is slow."""
 
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from _plant import here, wrap
 

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from _plant import here, wrap
 

@@ -1,6 +1,7 @@
 """Rank 1 receives the blocks of two ranks in each other's place."""
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from _plant import Later, here, wrap
 
