@@ -57,7 +57,8 @@ def through_harness(folder: Path, site: Site) -> tuple[float, float]:
         result = job.wait()
     seconds = time.monotonic() - begin
     sampled = next(event for event in result.samples if event.name == "sampled")
-    return seconds, float(sampled.fields["cpu_seconds"]) / float(sampled.fields["wall_seconds"])
+    worked = float(sampled.fields["cpu_seconds"]) - float(sampled.fields["start_cpu_seconds"])
+    return seconds, worked / float(sampled.fields["wall"])
 
 
 def start_up() -> float:

@@ -32,6 +32,7 @@ class Gpus:
         self._period = period
         self._ticks = max(1, round(SLOW_SECONDS / period))
         self._turn = 0
+        self._due = list(range(len(library.devices)))
         self._waiting: List[Tuple[Metric, int]] = []
         self._said: Set[Tuple[Optional[str], str]] = set()
 
@@ -62,7 +63,9 @@ class Gpus:
         for uuid, xid in self._xids():
             self._emitter.emit("xid", uuid=uuid, xid=xid)
         fields: Dict[str, Any] = {"gpus": self._fast(time.monotonic() + FAST_SHARE * self._period)}
-        due = [index for index in range(len(self._library.devices)) if every or (tick - index) % self._ticks == 0]
+        due = [index for index, moment in enumerate(self._due) if every or tick >= moment]
+        for index in due:
+            self._due[index] = tick + self._ticks - (tick - index) % self._ticks
         counters = self._slow(due, time.monotonic() + (math.inf if every else SLOW_SHARE * self._period))
         if counters["gpu"]:
             fields["counters"] = counters

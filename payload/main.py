@@ -152,6 +152,10 @@ COMMANDS = {
         functools.partial(_as_rank, "collectives"),
         "Time every collective and compare every element of every result. Each rank of a job runs it.",
     ),
+    "health": Command(
+        functools.partial(_as_rank, "health"),
+        "Measure one device a rank: products, memory, host copies, a soak, and every result compared.",
+    ),
     "nccl-tests": Command(
         functools.partial(_as_rank, "nccl_tests"),
         "Run a program of nccl-tests and pass on what it prints. The one rank of a job runs it.",
@@ -165,12 +169,15 @@ def _last_words(
     emitter: Emitter, kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]
 ) -> None:
     """What happens to an exception that nothing handled: an event, the traceback, and the end at once."""
+    # Not sys.stderr: torch.distributed puts a buffer of its own there while a hook runs.
+    log = sys.__stderr__
     try:
         _tell_failure(emitter, error)
     except OSError as lost:
-        print(f"seatrial payload: nobody reads the events: {lost}", file=sys.stderr)
-    sys.__excepthook__(kind, error, trace)
-    sys.stderr.flush()
+        print(f"seatrial payload: nobody reads the events: {lost}", file=log)
+    traceback.print_exception(kind, error, trace, file=log)
+    if log is not None:
+        log.flush()
     # An orderly exit could wait in the backend's destructors for peers that never come.
     os._exit(1)
 

@@ -8,6 +8,8 @@ from typing import Dict, Iterator, List, NamedTuple, Optional
 TAG = "SEATRIAL_TAG"
 """The environment variable whose exact value marks every process of one job."""
 
+_DESCRIPTION_CHARACTERS = 200
+
 
 class Process(NamedTuple):
     """A process that cannot be mistaken for a later one with the same pid: ``start`` is in clock ticks since boot."""
@@ -72,7 +74,7 @@ def descendants(pid: int) -> List[Process]:
             children.setdefault(int(fields[1]), []).append(Process(child, int(fields[19])))
     found = list(children.get(pid, ()))
     for process in found:
-        found += children.get(process.pid, ())
+        found += [child for child in children.get(process.pid, ()) if child not in found]
     return found
 
 
@@ -110,4 +112,5 @@ def _hold(pid: int) -> Optional[int]:
 def describe(process: Process) -> str:
     """One line that tells which process this is."""
     words = [word.decode(errors="replace") for word in _read(process.pid, "cmdline").split(b"\0")[:3]]
-    return f"pid {process.pid} (started at tick {process.start}): {' '.join(words).strip() or 'gone'}"
+    what = " ".join(words).strip()[:_DESCRIPTION_CHARACTERS] or "gone"
+    return f"pid {process.pid} (started at tick {process.start}): {what}"

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import time
+from contextlib import ExitStack
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -108,16 +109,19 @@ class Ring:
         self._timeout_s = timeout_s
         after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
         seats = [_Seat(*json.loads(text)) for text in group.share_text(json.dumps(_seat()), "share the seats")]
-        with socket.socket() as listener:
+        with ExitStack() as held:
+            listener = held.enter_context(socket.socket())
             listener.bind((_address_for(seats[before], seats[group.rank]), 0))
             listener.listen(1)
             listener.settimeout(timeout_s)
             token = os.urandom(_TOKEN_BYTES)
             mine = json.dumps([*listener.getsockname(), token.hex()])
             doors = [json.loads(text) for text in group.share_text(mine, "share the addresses")]
-            self._to = _connected(doors[after], timeout_s)
+            self._to = held.enter_context(_connected(doors[after], timeout_s))
             self._from, caller = listener.accept()
-        self._admit(token, caller)
+            held.enter_context(self._from)
+            self._admit(token, caller)
+            self._held = held.pop_all()
         self.over = f"TCP {self._to.getsockname()[0]} -> {self._to.getpeername()[0]}"
         for connection in (self._to, self._from):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -134,8 +138,7 @@ class Ring:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._to.close()
-        self._from.close()
+        self._held.close()
 
     def exchange(self, size: int) -> Callable[[], None]:
         """A call that sends ``size`` bytes to the next rank and receives ``size`` from the one before, at once."""

@@ -188,7 +188,7 @@ class Area:
     bottom: float
 
 
-LEFT, RIGHT, BOTTOM, ROW = 48.0, WIDTH - 24.0, 40.0, 15.0
+LEFT, RIGHT, BOTTOM, ROW = 48.0, WIDTH - 24.0, 44.0, 15.0
 
 
 def legend_rows(keys: Sequence[Key]) -> list[list[Key]]:
@@ -238,7 +238,7 @@ def draw_legend(canvas: Canvas, rows: Sequence[Sequence[Key]]) -> None:
 def draw_axes(canvas: Canvas, space: Area, x: Axis, y: Axis) -> None:
     """Grid, tick labels that never touch, and both titles."""
     canvas.text((4, 12), y.title, "axis")
-    canvas.text(((space.left + space.right) / 2, space.bottom + 33), x.title, "axis", "middle")
+    canvas.text(((space.left + space.right) / 2, space.bottom + 37), x.title, "axis", "middle")
     above = math.inf
     for tick, label in y.ticks:
         at = y.scale(tick)
@@ -251,6 +251,6 @@ def draw_axes(canvas: Canvas, space: Area, x: Axis, y: Axis) -> None:
         at, half = x.scale(tick), CHARACTER * len(label) / 2
         if at - half >= after and at + half <= canvas.width:
             canvas.line((at, space.bottom), (at, space.bottom + 4), "edge")
-            canvas.text((at, space.bottom + 16), label, anchor="middle")
+            canvas.text((at, space.bottom + 20), label, anchor="middle")
             after = at + half + 6
     canvas.line((space.left, space.bottom), (space.right, space.bottom), "edge")

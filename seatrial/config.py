@@ -374,7 +374,7 @@ def _promises(data: object) -> Iterator[Finding]:
         elif kind in _KINDS:
             yield from _stated(where, pool)
         gpus = _get(pool, "gpus_per_node")
-        if _get(pool, "accelerator") == "cpu" and gpus not in (0, "auto", None):
+        if _get(pool, "accelerator") == "cpu" and isinstance(gpus, int) and gpus > 0:
             yield Finding((*where, "gpus_per_node"), "0 beside the accelerator 'cpu'", strict.show(gpus))
 
 
@@ -382,7 +382,7 @@ def _one_machine(where: Where, pool: object) -> Iterator[Finding]:
     nodes = _get(pool, "nodes")
     if where[-1] != 0:
         yield Finding(where, "one pool: a local target is one machine", "another pool")
-    elif nodes not in (1, None):
+    elif isinstance(nodes, int) and nodes > 1:
         yield Finding((*where, "nodes"), "1: a local target is one machine", strict.show(nodes))
 
 
@@ -400,9 +400,8 @@ def _dependencies(data: object) -> Iterator[Finding]:
         yield Finding(("image",), "no image: a local target runs on this machine's interpreter", "an image")
     served_by = _SERVED_BY.get(system) if isinstance(system, str) else None
     if served_by and kind in _KINDS and kind != served_by:
-        yield Finding(
-            ("queues", "system"), f"a queue system of a {kind} target", f"{system!r}, which needs {served_by}"
-        )
+        observed = f"{system!r}, which needs {served_by}"
+        yield Finding(("queues", "system"), f"a queue system of a {kind} target", observed)
     if _get(data, "limits", "cost") is not None and _get(data, "prices") is None:
         yield Finding(("limits", "cost"), "prices to count the cost by", "no prices", "add prices, or limit gpu_hours")
 
@@ -416,9 +415,7 @@ def _secrets(data: object, where: Where = ()) -> Iterator[Finding]:
         for index, value in enumerate(data):
             yield from _secrets(value, (*where, index))
     elif where[-1:] != ("credentials",) and (strict.holds_secret(data) or _is_secret_variable(where, data)):
-        hint = (
-            "a profile is copied into the record: export it where seatrial runs, or name a file or secret that has it"
-        )
+        hint = "the record copies the profile: export it where seatrial runs, or name a file or secret that has it"
         yield Finding(where, "no literal secret", "a value that looks like one (not shown)", hint)
 
 
@@ -483,7 +480,7 @@ def load_cluster(name: str, cwd: Path) -> Cluster:
     Raises:
         UsageError: there is none, or it has mistakes; all of them are listed.
     """
-    named = str(cwd / Path(name).expanduser()) if _is_path(name) else name
+    named = str(cwd / os.path.expanduser(name)) if _is_path(name) else name
     return strict.load(find(named, default_folders(cwd)), Cluster)
 
 

@@ -226,8 +226,6 @@ class _Field:
     example: str
 
     def _validate(self, written: object) -> float:
-        if not isinstance(written, (str, int, float)):
-            raise ValueError(_such_as(self.dimension))
         quantity = parse(str(written), self.dimension)
         if quantity.base <= 0:
             raise ValueError("it must be more than zero")

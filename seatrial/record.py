@@ -583,14 +583,8 @@ def merge(parts: Sequence[Path], into: Path) -> None:
 
 
 def _stamped(path: Path) -> list[tuple[float, bytes]]:
-    """The lines of a file, each with the latest ``t`` up to it, so that a file's own order survives a merge."""
-    latest = 0.0
-    lines: list[tuple[float, bytes]] = []
-    for line in path.read_bytes().split(b"\n"):
-        if line:
-            latest = max(latest, _stamp(line))
-            lines.append((latest, line))
-    return lines
+    """The lines of a file, each with its ``t``; one without a time of its own follows the line before it."""
+    return [(_stamp(line), line) for line in path.read_bytes().split(b"\n") if line]
 
 
 def _stamp(line: bytes) -> float:

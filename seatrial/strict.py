@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import json
 import math
 import re
@@ -68,11 +69,6 @@ class Mistake:
     expected: str
     observed: str
     hint: str = ""
-
-    @classmethod
-    def about(cls, file: Path, where: str, expected: str, observed: str, valid: Iterable[str]) -> Mistake:
-        """A mistake of a file that was read already, with the nearest valid word as its hint."""
-        return cls(file, 0, where, expected, observed, near_miss(observed, valid))
 
     def __str__(self) -> str:
         here = Path.cwd()
@@ -434,11 +430,16 @@ def _at(data: Any, where: Where) -> Any:
     return data
 
 
+@functools.cache
+def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
+    return model.model_json_schema()
+
+
 class _Explainer:
     """Puts pydantic's errors into our words, with the help of the model's JSON Schema."""
 
     def __init__(self, model: type[BaseModel], data: Any, void: set[Where]) -> None:
-        self._schema: Mapping[str, Any] = model.model_json_schema()
+        self._schema = _schema(model)
         self._data = data
         self._void = void
 
@@ -593,13 +594,13 @@ _TYPES = {
     "object": "a mapping",
 }
 _LIMITS = {
-    "minimum": "at least {}",
-    "exclusiveMinimum": "more than {}",
-    "maximum": "at most {}",
-    "exclusiveMaximum": "less than {}",
-    "minItems": "at least {} of them",
-    "maxItems": "at most {} of them",
-    "minLength": "at least {} characters long",
-    "maxLength": "at most {} characters long",
+    "minimum": "at least {:g}",
+    "exclusiveMinimum": "more than {:g}",
+    "maximum": "at most {:g}",
+    "exclusiveMaximum": "less than {:g}",
+    "minItems": "at least {:g} of them",
+    "maxItems": "at most {:g} of them",
+    "minLength": "at least {:g} characters long",
+    "maxLength": "at most {:g} characters long",
     "pattern": "of the form {}",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import struct
 
@@ -32,7 +31,8 @@ class Lease:
             if error.errno != errno.EADDRINUSE:
                 raise
             return False
-        held.listen(64)
+        # Each question of holder() takes one place in this queue for good.
+        held.listen(4096)
         self._socket = held
         return True
 
@@ -77,8 +77,3 @@ class Port:
     def release(self) -> None:
         """Give the port back."""
         self._socket.close()
-
-
-def host_name() -> str:
-    """This host's name."""
-    return os.uname().nodename

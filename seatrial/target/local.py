@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from seatrial.parse.events import EventReader
 from seatrial.payload import nvml, procs
 from seatrial.payload.events import LAUNCHER, SAMPLER
 from seatrial.supervise import SupervisedJob
+from seatrial.sweep import sweep
 from seatrial.target.lease import Lease, Port
-from seatrial.wait import until
 
 ADDRESS = "127.0.0.1"
+SWEEP = 2.0
+"""Seconds within which killed processes must be gone."""
 
 
 @dataclass(frozen=True)
@@ -81,32 +84,35 @@ class LocalTarget:
         """Run one command on this machine.
 
         Raises:
-            TimeoutError: it did not end within ``timeout`` seconds; it and its children have been killed.
+            TimeoutError: it did not end within ``timeout`` seconds; it and whatever it started have been killed.
         """
+        self._count += 1
+        tag = f"{self._workshop.ledger.run_id}/run-{self._workshop.worker}-{self._count}"
         with subprocess.Popen(
             argv,
+            env={**_inherited(), procs.TAG: tag},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             start_new_session=True,
         ) as child:
             try:
                 out, err = child.communicate(timeout=timeout)
             except subprocess.TimeoutExpired as error:
-                os.killpg(child.pid, signal.SIGKILL)
                 raise TimeoutError(f"{argv[0]}: still running after {timeout:g} s on {self._node.name}") from error
+            finally:
+                sweep(tag, SWEEP)
         return j.Completed(child.returncode, out, err)
 
     def leftovers(self, run_id: str) -> Sequence[j.Leftover]:
         """Processes that still carry a tag of this run."""
-        prefix = f"{procs.TAG}={run_id}/".encode()
-        found = []
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            process = procs.identify(int(name))
-            if process is not None and prefix in procs.environment(process.pid):
-                found.append(j.Leftover("process", procs.describe(process)))
-        return found
+        return [
+            j.Leftover("process", procs.describe(process))
+            for process, tag in procs.tags()
+            if tag.startswith(f"{run_id}/")
+        ]
 
     def close(self) -> None:
         """Nothing is held between jobs."""
@@ -117,11 +123,11 @@ def accelerator_slug(name: str, memory: int) -> str:
 
     Args:
         name: NVML's product name.
-        memory: bytes; used where the name does not tell the size.
+        memory: bytes as NVML counts them, a little less than the size on the box; used where the name does not tell it.
     """
     words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
     model = next((word for word in words if re.fullmatch(r"[a-z]{1,3}\d{1,4}[a-z]*", word)), "-".join(words) or "gpu")
-    size = next((word for word in words if re.fullmatch(r"\d+gb", word)), f"{round(memory / 2**30)}gb")
+    size = next((word for word in words if re.fullmatch(r"\d+gb", word)), f"{math.ceil(memory / 2**30)}gb")
     return f"{model}-{size}"
 
 
@@ -188,55 +194,55 @@ class _Run:
         self._tag = f"{workshop.ledger.run_id}/{id_}"
         self._scratch = Path(tempfile.gettempdir()) / f"seatrial-{workshop.ledger.run_id}-{id_}"
         self._lease = Lease("host")
-        self._port: Port | None = None
+        self._held = ExitStack()
         self._launcher: subprocess.Popen[bytes] | None = None
         self._reader = EventReader(id_, LAUNCHER)
         self._tails: dict[int, _Tail] = {}
         self._alive: Sequence[str] | None = None
         self._asked = 0.0
+        self._intended = False
         self._last_signs: list[j.Sign] | None = None
 
     # What the job asks.
 
     def poll(self) -> Sequence[j.Sign]:
-        """What happened since the last call."""
+        """What happened since the last call; after the end, what was heard until then."""
         if self._last_signs is not None:
             signs, self._last_signs = self._last_signs, []
             return signs
-        if self._launcher is None:
-            if not self._lease.take():
-                return self._still_waiting()
-            self._launch()
-            return [j.Admitted("this host's hardware is free")]
-        return self._news()
-
-    def _news(self) -> list[j.Sign]:
-        signs = self._hear()
-        # A rank's last words come before its exit.
-        outputs = [j.Output(rank, data) for rank, tail in self._tails.items() if (data := tail.read())]
-        early = [sign for sign in signs if isinstance(sign, j.Started)]
-        return [*early, *outputs, *(sign for sign in signs if not isinstance(sign, j.Started))]
+        if self._launcher is not None:
+            return self._news(self._launcher)
+        if not self._lease.take():
+            return self._still_waiting()
+        self._held.callback(self._lease.release)
+        self._launch()
+        return [j.Admitted("this host's hardware is free")]
 
     def kill(self, rank: int, signal: int) -> None:
-        """Send a signal to one rank, through its launcher."""
-        self._order({"kill": {"rank": rank, "signal": signal}})
+        """Send a signal to one rank, through its launcher.
+
+        Raises:
+            ProcessLookupError: the job is not running.
+        """
+        if self._launcher is None or self._last_signs is not None:
+            raise ProcessLookupError(f"{self._id}: rank {rank} cannot be signalled, the job is not running")
+        _order(self._launcher, {"kill": {"rank": rank, "signal": signal}})
 
     def end(self, reserve: float) -> Sequence[str]:
         """End all processes of the job and look for any that is left."""
-        if self._launcher is None:
-            return []
-        self._order({"end": reserve})
-        try:
-            self._launcher.wait(timeout=reserve + 2.0)
-        except subprocess.TimeoutExpired:
-            self._launcher.kill()
-            self._launcher.wait()
-        left = self._sweep()
-        if not left:
-            shutil.rmtree(self._scratch, ignore_errors=False)
-            self._workshop.ledger.gone(self._id)
-        self._last_signs = self._news()
-        self._release()
+        left: list[str] = []
+        if self._launcher is not None:
+            _order(self._launcher, {"end": reserve})
+            try:
+                self._launcher.wait(timeout=reserve + SWEEP)
+            except subprocess.TimeoutExpired:
+                self._launcher.kill()
+                self._launcher.wait()
+            _, left = sweep(self._tag, SWEEP)
+        self._last_signs = self._news(self._launcher) if self._launcher is not None else []
+        if self._intended and not left:
+            left = self._clear()
+        self._held.close()
         return left
 
     # How it is done.
@@ -250,11 +256,13 @@ class _Run:
 
     def _launch(self) -> None:
         self._workshop.ledger.intend(self._id, self._tag, self._scratch)
-        self._scratch.mkdir()
-        self._port = Port(ADDRESS)
+        self._intended = True
+        self._scratch.mkdir(mode=0o700)
+        port = Port(ADDRESS)
+        self._held.callback(port.release)
         python, payload = self._argv
         with (self._logs / "launcher.log").open("wb") as log:
-            self._launcher = subprocess.Popen(
+            launcher = subprocess.Popen(
                 [sys.executable, payload, "launch"],
                 env={**_inherited(), **self._job_env()},
                 bufsize=0,  # An order that a dead launcher never read must not come up again at close.
@@ -264,13 +272,17 @@ class _Run:
                 start_new_session=True,
                 pass_fds=[self._lease.fileno()],
             )
-        assert self._launcher.stdout is not None
-        os.set_blocking(self._launcher.stdout.fileno(), False)
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
+        self._launcher = launcher
+        self._held.enter_context(launcher.stdin)
+        self._held.enter_context(launcher.stdout)
+        os.set_blocking(launcher.stdout.fileno(), False)
         self._tails = {rank: _Tail(self._logs / f"rank-{rank}.events") for rank in range(self._spec.ranks)}
         self._tails[SAMPLER] = _Tail(self._logs / "sampler.events")
-        self._order(self._first_order(python, payload))
+        _order(launcher, self._first_order(python, payload, port.number))
 
-    def _first_order(self, python: str, payload: str) -> dict[str, Any]:
+    def _first_order(self, python: str, payload: str, port: int) -> dict[str, Any]:
         sampler = {"period": 0.1, "harness": os.getpid(), "paths": [str(self._workshop.folder)]}
         return {
             "run": self._workshop.ledger.run_id,
@@ -278,7 +290,7 @@ class _Run:
             "tag": self._tag,
             "argv": [python, payload, self._spec.payload, json.dumps(dict(self._spec.settings))],
             "logs": str(self._logs),
-            "ranks": [{"rank": rank, "env": self._rank_env(rank)} for rank in range(self._spec.ranks)],
+            "ranks": [{"rank": rank, "env": self._rank_env(rank, port)} for rank in range(self._spec.ranks)],
             "sampler": sampler,
             "reserve": self._spec.budget.cleanup,
         }
@@ -287,9 +299,8 @@ class _Run:
         scratch = str(self._scratch)
         return {procs.TAG: self._tag, "SEATRIAL_JOB": self._id, "SEATRIAL_SCRATCH": scratch, "TMPDIR": scratch}
 
-    def _rank_env(self, rank: int) -> dict[str, str]:
+    def _rank_env(self, rank: int, port: int) -> dict[str, str]:
         """Torchrun's environment; gloo is bound to the loopback, where all ranks of one host are."""
-        assert self._port is not None
         world = str(self._spec.ranks)
         return {
             "RANK": str(rank),
@@ -299,7 +310,7 @@ class _Run:
             "GROUP_RANK": "0",
             "GROUP_WORLD_SIZE": "1",
             "MASTER_ADDR": ADDRESS,
-            "MASTER_PORT": str(self._port.number),
+            "MASTER_PORT": str(port),
             "TORCHELASTIC_RUN_ID": self._tag,
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
@@ -307,23 +318,25 @@ class _Run:
             **self._spec.env,
         }
 
-    def _order(self, order: dict[str, Any]) -> None:
-        assert self._launcher is not None
-        assert self._launcher.stdin is not None
-        try:
-            self._launcher.stdin.write(json.dumps(order).encode() + b"\n")
-            self._launcher.stdin.flush()
-        except BrokenPipeError:
-            pass  # The launcher is gone: _hear() reports that, and the sweep proves what is left.
+    def _news(self, launcher: subprocess.Popen[bytes]) -> list[j.Sign]:
+        signs = self._hear(launcher)
+        # A rank's last words come before its exit.
+        outputs = [j.Output(rank, data) for rank, tail in self._tails.items() if (data := tail.read())]
+        early = [sign for sign in signs if isinstance(sign, j.Started)]
+        return [*early, *outputs, *(sign for sign in signs if not isinstance(sign, j.Started))]
 
-    def _hear(self) -> list[j.Sign]:
-        assert self._launcher is not None
-        assert self._launcher.stdout is not None
-        gone = self._launcher.poll()
-        signs = [self._sign(event) for event in self._reader.feed(self._launcher.stdout.read() or b"")]
+    def _hear(self, launcher: subprocess.Popen[bytes]) -> list[j.Sign]:
+        assert launcher.stdout is not None
+        gone = launcher.poll()
+        signs = [self._sign(event) for event in self._reader.feed(launcher.stdout.read() or b"")]
         if gone is not None and self._alive is None:
-            signs.append(j.Lost(f"the launcher ended with status {gone}; see {self._logs / 'launcher.log'}"))
+            signs.append(j.Lost(f"the launcher ended with status {gone}: {self._last_line()}"))
         return [sign for sign in signs if sign is not None]
+
+    def _last_line(self) -> str:
+        log = self._logs / "launcher.log"
+        lines = log.read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), f"{log} is empty")
 
     def _sign(self, event: j.Event) -> j.Sign | None:
         if event.name == "started":
@@ -334,29 +347,23 @@ class _Run:
             self._alive = event.fields["alive"]
         return None
 
-    def _sweep(self) -> list[str]:
-        """What still carries the job's tag, once everything that did has been killed again."""
-
-        def left() -> list[str]:
-            found = list(procs.tagged(self._tag))
-            for process in found:
-                procs.kill(process)
-            return [procs.describe(process) for process in found]
-
+    def _clear(self) -> list[str]:
+        """Remove the job's scratch folder and enter its absence; what cannot be removed is left behind."""
         try:
-            until(lambda: not left(), what=f"{self._id}: to end", timeout=2.0, state=lambda: "; ".join(left()))
-        except TimeoutError:
-            return left()
+            if self._scratch.exists():
+                shutil.rmtree(self._scratch)
+        except OSError as error:
+            return [f"scratch folder {self._scratch}: {error}"]
+        self._workshop.ledger.gone(self._id)
         return []
 
-    def _release(self) -> None:
-        assert self._launcher is not None
-        assert self._port is not None
-        for pipe in (self._launcher.stdin, self._launcher.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._port.release()
-        self._lease.release()
+
+def _order(launcher: subprocess.Popen[bytes], order: dict[str, Any]) -> None:
+    assert launcher.stdin is not None
+    try:
+        launcher.stdin.write(json.dumps(order).encode() + b"\n")
+    except BrokenPipeError:
+        pass  # The launcher is gone: that is reported as Lost, and the sweep proves what is left.
 
 
 def _inherited() -> dict[str, str]:

@@ -117,8 +117,15 @@ def _with_script(source: str) -> str:
     return re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", source) + f"<script>{MEASURE}</script>"
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("name", ["accepted", "rejected", "unfinished", "hostile", "large"])
+NAMED = ("accepted", "rejected", "unfinished", "hostile", "large")
+BETWEEN = (320, 701, 900)
+"""Widths near those at which the layout changes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [*((name, width) for name in NAMED for width in (1280, 400)), *(("rejected", width) for width in BETWEEN)],
+)
 def test_nothing_overlaps_and_nothing_sticks_out(browser: str, name: str, width: int, tmp_path: Path) -> None:
     record = getattr(samples, name)(tmp_path / "record.jsonl")
     html.write(record, tmp_path / "report.html")

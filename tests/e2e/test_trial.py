@@ -267,12 +267,18 @@ def run_id(run: Path) -> str:
 # The payload by hand.
 
 
-def test_the_payload_runs_by_hand_under_torchrun(tmp_path: Path) -> None:
+def test_the_payload_runs_by_hand_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payload = tmp_path / "payload.pyz"
     shipping.pack(payload)
     settings = json.dumps({"sizes": [4096], "ops": ["all_reduce"], "dtypes": ["float32"]})
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = call([*torchrun, str(payload), "collectives", settings], tmp_path, timeout=120)
+    monkeypatch.setenv(procs.TAG, f"by-hand/{os.getpid()}")
+    try:
+        done = call([*torchrun, str(payload), "collectives", settings], tmp_path, timeout=120)
+    finally:
+        # torchrun puts its ranks into sessions of their own: where it is killed, they would stay.
+        for process in procs.tagged(f"by-hand/{os.getpid()}"):
+            procs.kill(process)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"seatrial"')]
     assert {(event["stream"], event["event"]) for event in events} >= {(rank, "done") for rank in (0, 1)}

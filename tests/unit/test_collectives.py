@@ -385,13 +385,14 @@ def test_the_oldest_torch_runs_what_it_has(payload: Path) -> None:
         assert {"all_reduce", "all_gather", "broadcast", "sendrecv"} <= {row["op"] for row in rank.of("row")}
 
 
-def test_all_wrong_settings_are_told_at_once(payload: Path) -> None:
-    (rank,) = sweep(payload, 1, ops=["all_reduc"], dtypes=["fp8"], sizes=[0], iterations=101, device="tpu")
-    assert rank.code == 2
-    for word in ("all_reduc", "fp8", "size 0", "iterations 101", "tpu"):
-        assert word in rank.one("failed")["message"]
-        assert word in rank.log
-    assert "Traceback" not in rank.log
+def test_all_wrong_settings_are_told_at_once() -> None:
+    wrong = {"ops": ["all_reduc"], "dtypes": ["fp8"], "sizes": [0], "iterations": 101, "device": "tpu", "warmup": -1}
+    with pytest.raises(SettingsError) as caught:
+        collectives._settle(wrong)
+    for words in ("op 'all_reduc'", "dtype 'fp8'", "size 0", "iterations 101", "device 'tpu'", "warmup"):
+        assert words in str(caught.value)
+    with pytest.raises(SettingsError, match="'sizes' must not be empty"):
+        collectives._settle({"sizes": []})
 
 
 @pytest.mark.parametrize(
@@ -525,6 +526,8 @@ def test_a_program_of_several_ranks_is_refused(payload: Path, program: Path) -> 
     for rank in run(argv, 2, PATH=f"{program}{os.pathsep}{os.environ['PATH']}"):
         assert rank.code == 2
         assert "runs as 1 rank, not 2" in rank.one("failed")["message"]
+        assert "runs as 1 rank, not 2" in rank.log
+        assert "Traceback" not in rank.log, "wrong settings are no defect of the payload"
 
 
 PARENT = """

@@ -312,6 +312,7 @@ def test_a_profile_is_found_by_name_in_the_first_folder_that_has_it_or_by_path(t
         ("", ", mine"),
         ("n" * 5000, ", mine"),
         ("/" + "n" * 5000, ", mine"),
+        ("~nosuch/a.yaml", ", mine"),
         ("no\x00such.yaml", ", mine"),
     ],
 )
@@ -321,6 +322,10 @@ def test_a_name_without_a_profile_tells_which_there_are(tmp_path: Path, name: st
     with pytest.raises(UsageError) as raised:
         load_cluster(name, tmp_path)
     assert words in str(raised.value)
+
+
+def test_the_packaged_profiles_are_found_from_anywhere(tmp_path: Path) -> None:
+    assert load_cluster("local", tmp_path).name == "local"
 
 
 def test_a_folder_of_the_checkout_is_not_named_twice() -> None:
@@ -356,7 +361,6 @@ junk = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dict
 def test_random_profiles_are_refused_without_a_traceback(tmp_path: Path, profile: object) -> None:
     path = tmp_path / "junk.yaml"
     path.write_text(yaml.safe_dump(profile))
-    try:
-        assert load(path, Cluster).pools
-    except UsageError as error:
-        assert all(line.startswith(f"  {path}") for line in str(error).splitlines()[1:])
+    value, found = mistakes(path, Cluster)
+    assert (value is None) == bool(found)
+    assert all(str(mistake).startswith(f"{path}:") for mistake in found)

@@ -280,7 +280,7 @@ def test_a_waiver_covers_its_own_place(path: Path) -> None:
     here = read.waivers[0].model_copy(update={"where": {"dtype": "float32"}})
     covered = [check for check in read.checks if here.covers(check)]
     assert {str(check) for check in covered} == {
-        f"nccl.broadcast.busbw [dtype=float32 size={size} nodes=1]" for size in ("64 KiB", "1 MiB", "8 MiB")
+        f"nccl.broadcast.busbw [dtype=float32 size={size} nodes=1]" for size in ("256 KiB", "1 MiB", "8 MiB")
     }
 
 

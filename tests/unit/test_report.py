@@ -244,7 +244,7 @@ def test_a_bandwidth_plot_draws_values_intervals_and_bounds(tmp_path: Path) -> N
     assert figure.svg.count('class="interval ') == points * 3
     assert figure.svg.count('class="bound ') == points
     assert figure.svg.count('class="cross fail"') == 2
-    assert ">64 KiB<" in figure.svg
+    assert ">256 KiB<" in figure.svg
     assert figure.caption.startswith("Farthest outside its bound at dtype=float32 size=1 MiB nodes=1: 1.201 GB/s")
 
 
