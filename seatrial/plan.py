@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from seatrial.bounds import Bound, Bounds
+from seatrial.bounds import SELECTORS, Bound, Bounds
 from seatrial.check import Planned
 from seatrial.config import Cluster
 from seatrial.errors import UsageError
@@ -22,6 +22,7 @@ class Plan:
         self.site = site
         self.bounds = bounds
         self._planned: dict[tuple[str, Any], tuple[Planned, str]] = {}
+        self._skipped: dict[str, str] = {}
         self.jobs: dict[str, JobSpec] = {}
 
     def __len__(self) -> int:
@@ -39,6 +40,10 @@ class Plan:
         if owner != test:
             raise UsageError(f"{planned}: planned by two tests, {owner} and {test}; a check has one outcome")
 
+    def skip(self, test: str, reason: str) -> None:
+        """Say that a test does not apply here, and why."""
+        self._skipped[test] = f"skipped: {reason}"
+
     def of(self, test: str) -> list[Planned]:
         """The checks that a test judges."""
         return [planned for planned, owner in self._planned.values() if owner == test]
@@ -55,7 +60,14 @@ class Plan:
     @property
     def armed(self) -> int:
         """How many checks have a bound that decides."""
-        return sum(self.gate(planned) is not None for planned, _ in self._planned.values())
+        return sum(
+            self.gate(planned) is not None for planned, test in self._planned.values() if test not in self._skipped
+        )
+
+    @property
+    def record_only(self) -> int:
+        """How many checks that apply here have none."""
+        return sum(test not in self._skipped for _, test in self._planned.values()) - self.armed
 
     def rows(self) -> list[dict[str, Any]]:
         """The checks as the record's plan line holds them."""
@@ -67,12 +79,17 @@ class Plan:
     def notes(self) -> list[str]:
         """Bounds for this hardware that no planned check uses, and planned checks that no bound decides."""
         used = {str(self.bound(planned)) for planned, _ in self._planned.values()}
-        here = (None, self.site.selectors["accelerator"])
-        unused = [b for b in self.bounds.bounds if b.when.get("accelerator") in here and str(b) not in used]
-        bare = [planned for planned, _ in self._planned.values() if self.gate(planned) is None]
+        unused = [bound for bound in self.bounds.bounds if self._is_for_here(bound) and str(bound) not in used]
+        applied = [planned for planned, test in self._planned.values() if test not in self._skipped]
+        bare = [planned for planned in applied if self.gate(planned) is None]
         return [f"bound that no check of this run uses: {bound}" for bound in unused] + [
             f"check that no bound decides: {planned}" for planned in bare
         ]
+
+    def _is_for_here(self, bound: Bound) -> bool:
+        """Whether a bound's selectors are this site's; its places may be any."""
+        here = self.site.context()
+        return all(here.get(key) == value for key, value in bound.when.items() if key in SELECTORS)
 
     def paper(self, cluster: Cluster) -> Iterator[str]:
         """The plan as a user reads it before consenting: jobs, GPUs, budgets, GPU-hours, cost, checks."""
@@ -83,10 +100,10 @@ class Plan:
             yield from _job(job)
         price = "no price in the profile" if cost is None else f"{cost:.2f} {_currency(cluster)}"
         yield f"at most {gpus} GPUs at once, {hours:.2f} GPU-hours if every budget is spent, cost: {price}"
-        for planned, _ in self._planned.values():
+        for planned, test in self._planned.values():
             bound = self.gate(planned)
-            decides = "no bound" if bound is None else f"{bound.kind.value} {bound.value} of {bound.of or bound.unit}"
-            yield f"  check {planned}: {decides}"
+            decides = "no bound decides it" if bound is None else bound.limits()
+            yield f"  check {planned}: {self._skipped.get(test) or decides}"
 
 
 def _job(job: JobSpec) -> Iterator[str]:

@@ -96,7 +96,7 @@ def _open(config: pytest.Config) -> None:
     config.stash[TICKET] = ticket
     trial = config.stash[TRIAL] = Trial(ticket, cluster, plan)
     if worker is None:
-        trial.open_record(config.invocation_params.args)
+        trial.open_record(["pytest", *map(str, config.invocation_params.args)])
     if config.getoption("numprocesses", None) and config.option.dist in ("no", "load"):
         # One suite's tests share one job's results, so they stay on one worker.
         config.option.dist = "loadgroup"
@@ -191,6 +191,7 @@ def _plan_item(plan: Plan, item: pytest.Item) -> None:
     reason = _unmet(item, plan.site)
     make = _marks(item).get("job")
     if reason:
+        plan.skip(item.nodeid, reason)
         item.add_marker(pytest.mark.skip(reason=reason))
     elif make is not None:
         spec = make(plan.site)
@@ -226,7 +227,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     plan = config.stash.get(PLAN, None)
     if plan is None or not len(plan):
         return []
-    lines = [f"seatrial: {plan.armed} bounds armed, {len(plan) - plan.armed} checks record-only"]
+    lines = [f"seatrial: {plan.armed} bounds armed, {plan.record_only} checks record-only"]
     return lines + [f"seatrial: {note}" for note in plan.notes()]
 
 

@@ -118,7 +118,7 @@ class Trial:
             "plan",
             checks=plan.rows(),
             armed=plan.armed,
-            record_only=len(plan) - plan.armed,
+            record_only=plan.record_only,
             deselected=list(deselected),
             notes=plan.notes(),
         )
@@ -326,9 +326,6 @@ def planned_check(check: str, where: Mapping[str, str]) -> Planned:
 
 def finish(ticket: Ticket, cluster: Cluster, trouble: Sequence[str], *, certify: bool) -> Conclusion:
     """Gather all parts of a run's record, decide, and write the verdict as its last line.
-
-    Raises:
-        record.DamageError: the record cannot be read again.
     """
     folder = Path(ticket.folder)
     parts = sorted(folder.glob("record.gw*.jsonl"))
