@@ -63,19 +63,22 @@ def _report(arguments: argparse.Namespace) -> int:
 def _cleanup(arguments: argparse.Namespace) -> int:
     from seatrial import ledger  # noqa: PLC0415
 
-    left = 0
+    undone = 0
     for folder in _runs(arguments.run):
+        removed = 0
         try:
-            lines = list(ledger.cleanup(folder))
+            for damage in ledger.read(folder).damage:
+                print(damage, file=sys.stderr)
+            for line in ledger.cleanup(folder):
+                print(f"{folder}: {line}")
+                removed += 1
         except SeatrialError as error:
             # One run that cannot be cleaned must not keep the others from it.
-            print(f"{folder}: {error}", file=sys.stderr)
-            left += 1
-            continue
-        print(f"{folder}: " + (f"{len(lines)} things removed" if lines else "nothing left"))
-        for line in lines:
-            print(f"  {line}")
-    return 1 if left else 0
+            print(error, file=sys.stderr)
+            undone += 1
+        else:
+            print(f"{folder}: {removed} removed" if removed else f"{folder}: nothing left")
+    return 1 if undone else 0
 
 
 def _runs(name: str | None) -> list[Path]:
@@ -113,8 +116,9 @@ def _checks(_: argparse.Namespace) -> int:
     known = bounds.load_package()
     print("# Checks\n\nWhat each check proves and what it cannot; printed by `seatrial checks`.")
     for entry in known.entries:
-        places = f", at each {', '.join(entry.where)}" if entry.where else ""
-        print(f"\n## {entry.id}\n\nIn {entry.unit}{places}; better is {entry.better}.\n")
+        places = f"; at each {', '.join(entry.where)}" if entry.where else ""
+        sense = "must equal its bound" if entry.better == "equal" else f"{entry.better} is better"
+        print(f"\n## {entry.id}\n\nUnit: {entry.unit}{places}; {sense}.\n")
         print(f"- Proves: {entry.proves}\n- Cannot: {entry.cannot}\n- When it fails: {entry.next}")
         for bound in known.of(entry):
             when = ", ".join(f"{key} {value}" for key, value in bound.when.items()) or "everywhere"
