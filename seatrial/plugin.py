@@ -165,10 +165,14 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
         item.config.stash.get(DESELECTED, []).append(item)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Make the plan: which checks and jobs the selected tests mean; skip what the cluster cannot do."""
-    trials = [item for item in items if item.get_closest_marker("trial") is not None]
+    for item in filter(_is_trial, items):
+        # The suite's folder is its group: under xdist its tests share the results of one job.
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    yield
+    trials = list(filter(_is_trial, items))
     plan = config.stash.get(PLAN, None)
     if plan is None:
         if trials and not config.getoption("collectonly"):
@@ -183,15 +187,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(str(error)) from error
 
 
+def _is_trial(item: pytest.Item) -> bool:
+    return item.get_closest_marker("trial") is not None
+
+
+def _group(item: pytest.Item) -> str:
+    return item.path.parent.name
+
+
+def test_name(item: pytest.Item) -> str:
+    """A test's name in the record, which xdist's grouping does not change."""
+    return item.nodeid.removesuffix(f"@{_group(item)}")
+
+
 def _plan_item(plan: Plan, item: pytest.Item) -> None:
-    # The suite's folder is its group: under xdist its tests share the results of one job.
-    item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
     for planned in _checks(item, plan.site):
-        plan.add(planned, item.nodeid)
+        plan.add(planned, test_name(item))
     reason = _unmet(item, plan.site)
     make = _marks(item).get("job")
     if reason:
-        plan.skip(item.nodeid, reason)
+        plan.skip(test_name(item), reason)
         item.add_marker(pytest.mark.skip(reason=reason))
     elif make is not None:
         spec = make(plan.site)
@@ -271,7 +286,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Turn what stopped a test into the outcome of the checks that it never came to judge."""
     report = yield
     trial = item.config.stash.get(TRIAL, None)
-    if trial is None or item.get_closest_marker("trial") is None or getattr(item, "in_subtest", False):
+    if trial is None or not _is_trial(item) or getattr(item, "in_subtest", False):
         return report
     error = call.excinfo.value if call.excinfo is not None else None
     if isinstance(error, SeatrialError):
@@ -279,13 +294,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.longrepr = f"{prefix}{error}"
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        trial.fill(item.nodeid, Outcome.SKIP, reason.removeprefix("Skipped: "))
+        trial.fill(test_name(item), Outcome.SKIP, reason.removeprefix("Skipped: "))
     elif isinstance(error, InconclusiveError):
-        trial.fill(item.nodeid, Outcome.INCONCLUSIVE, str(error))
+        trial.fill(test_name(item), Outcome.INCONCLUSIVE, str(error))
     elif report.failed and error is not None:
-        trial.fill(item.nodeid, Outcome.ERROR, f"{type(error).__name__}: {error}")
+        trial.fill(test_name(item), Outcome.ERROR, f"{type(error).__name__}: {error}")
         if report.when == "teardown":
-            item.config.stash[TROUBLE].append(f"{item.nodeid}: {error}")
+            item.config.stash[TROUBLE].append(f"{test_name(item)}: {error}")
     return report
 
 

@@ -22,7 +22,7 @@ from seatrial.wait import until
 from tests.faults.harness import Finished, SmallTrial
 
 PYTEST = [sys.executable, "-m", "pytest"]
-SEATRIAL = [sys.executable, "-m", "seatrial.cli"]
+SEATRIAL = [sys.executable, "-m", "seatrial"]
 
 
 def call(argv: list[str], cwd: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
