@@ -1,14 +1,16 @@
-"""What an Allure result folder needs beside the tests' own results: categories and the environment."""
+"""What an Allure result folder needs beside the tests' own results: categories, environment, and the plots."""
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from seatrial.record import Record
-from seatrial.reports import environment, words
-from seatrial.reports.evidence import headline
+from seatrial.reports import environment, html, words
+from seatrial.reports.evidence import FIGURES, headline
 
 _BEGIN = r"^\s*(?:[\w.]+: )?"
 _REST = r"[\s\S]*$"
@@ -40,10 +42,49 @@ CATEGORIES: tuple[Mapping[str, object], ...] = (
 
 
 def write_extras(record: Record, folder: Path) -> None:
-    """Write categories.json and environment.properties into an Allure result folder."""
+    """Write categories, environment, and one more result, the verdict's, which carries the report and its plots."""
     categories = json.dumps(CATEGORIES, indent=2)
     (folder / "categories.json").write_text(f"{categories}\n", encoding="utf-8")
     (folder / "environment.properties").write_text(_properties(_environment(record)), encoding="latin-1")
+    result = _verdict(record, [_attach(folder, *attachment) for attachment in _attachments(record)])
+    (folder / f"{result['uuid']}-result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def _attachments(record: Record) -> Iterator[tuple[str, str, str, str]]:
+    """Name, media type, file ending and content of what belongs to the whole trial."""
+    yield "report", "text/html", "html", html.render(record)
+    style = html.style()
+    for draw in FIGURES.values():
+        for figure in draw(record):
+            markup = str(figure.svg).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+            head, rest = markup.split(">", 1)
+            yield figure.title, "image/svg+xml", "svg", f"{head}><style><![CDATA[{style}]]></style>{rest}"
+
+
+def _attach(folder: Path, name: str, media: str, ending: str, content: str) -> dict[str, str]:
+    source = f"{uuid.uuid5(uuid.NAMESPACE_OID, name + content)}-attachment.{ending}"
+    (folder / source).write_text(content, encoding="utf-8")
+    return {"name": name, "source": source, "type": media}
+
+
+def _verdict(record: Record, attachments: list[dict[str, str]]) -> dict[str, object]:
+    head = headline(record)
+    started = datetime.datetime.fromisoformat(record.run.started) if record.run is not None else None
+    begin = 0 if started is None else int(started.timestamp() * 1000)
+    seconds = record.verdict.seconds if record.verdict is not None else 0.0
+    return {
+        "uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, record.digest)),
+        "name": "the trial's verdict",
+        "fullName": "seatrial.verdict",
+        "historyId": "seatrial.verdict",
+        "status": {"accepted": "passed", "rejected": "failed"}.get(head.verdict, "unknown"),
+        "statusDetails": {"message": f"{head.verdict}: {head.reason}"},
+        "stage": "finished",
+        "start": begin,
+        "stop": begin + int(seconds * 1000),
+        "labels": [{"name": "suite", "value": "seatrial"}],
+        "attachments": attachments,
+    }
 
 
 def _environment(record: Record) -> dict[str, str]:

@@ -66,9 +66,13 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters["dotted"] = _dotted
-    style = resources.files("seatrial.reports").joinpath("templates/report.css").read_text(encoding="utf-8")
-    templates.globals.update(words=words, clip=svg.clip, style=Markup(style))  # noqa: S704  (our own file)
+    templates.globals.update(words=words, clip=svg.clip, style=Markup(style()))  # noqa: S704  (our own file)
     return templates
+
+
+def style() -> str:
+    """The style sheet of the report and of its plots."""
+    return resources.files("seatrial.reports").joinpath("templates/report.css").read_text(encoding="utf-8")
 
 
 def _shown(value: object) -> object:

@@ -137,6 +137,10 @@ def test_allure_has_a_step_for_every_judged_check(accepted: tuple[Path, Finished
     results = [json.loads(path.read_text()) for path in (folder / "allure").glob("*-result.json")]
     steps = [step["name"] for result in results for step in result.get("steps", [])]
     assert len(steps) == sum(check.outcome == "pass" for check in done.record.checks)
+    (verdict,) = (result for result in results if result["fullName"] == "seatrial.verdict")
+    plots = [folder / "allure" / plot["source"] for plot in verdict["attachments"] if plot["type"] == "image/svg+xml"]
+    assert len(plots) >= len({check.id for check in done.record.checks if check.id.endswith(".busbw")})
+    assert all(ElementTree.parse(plot).getroot().tag.endswith("svg") for plot in plots)
     assert {"categories.json", "environment.properties"} <= {path.name for path in (folder / "allure").iterdir()}
 
 
