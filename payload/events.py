@@ -63,7 +63,7 @@ class Emitter:
             body = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()[:-1]
             line = body + b',"crc":"%08x"}\n' % zlib.crc32(body)
             if len(line) > MAX_LINE_BYTES:
-                raise ValueError("event %r has %d bytes, more than %d" % (event, len(line), MAX_LINE_BYTES))
+                raise ValueError(f"event {event!r} has {len(line)} bytes, more than {MAX_LINE_BYTES}")
             self._seq += 1
             while line:
                 line = line[os.write(self._fd, line) :]

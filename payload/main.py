@@ -112,6 +112,12 @@ def _sample(settings: Optional[Settings]) -> int:
     return int(_module("sampler").main(settings, take_stdout(_job(), SAMPLER)))
 
 
+def _stage(settings: Optional[Settings]) -> int:
+    if settings is None:
+        raise SettingsError("stage: needs settings; see stage.py")
+    return int(_module("stage").main(settings))
+
+
 def _job() -> str:
     return os.environ.get("SEATRIAL_JOB", "by-hand")
 
@@ -148,18 +154,27 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "checkpoint": Command(
+        functools.partial(_as_rank, "checkpoint"),
+        "Train, write checkpoints, and go on where a killed job has stopped. Each rank of a job runs it.",
+    ),
     "collectives": Command(
         functools.partial(_as_rank, "collectives"),
         "Time every collective and compare every element of every result. Each rank of a job runs it.",
     ),
     "health": Command(
         functools.partial(_as_rank, "health"),
-        "Measure one device a rank: products, memory, host copies, a soak, and every result compared.",
+        "Measure one device a rank: products, memory, host copies, a soak, and compare the results.",
     ),
     "nccl-tests": Command(
         functools.partial(_as_rank, "nccl_tests"),
         "Run a program of nccl-tests and pass on what it prints. The one rank of a job runs it.",
     ),
+    "staging": Command(
+        functools.partial(_as_rank, "staging"),
+        "Copy a data set onto this node, cold and warm, kill and resume it, and read it back. One rank a node runs it.",
+    ),
+    "stage": Command(_stage, "Copy the files of a manifest that are missing; may be killed at any moment."),
     "launch": Command(_launch, "Start the ranks of one job on this node and watch over them."),
     "sample": Command(_sample, "Sample the host and its GPUs beside a job."),
 }

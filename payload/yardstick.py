@@ -120,6 +120,7 @@ class Ring:
             self._to = held.enter_context(_connected(doors[after], timeout_s))
             self._from, caller = listener.accept()
             held.enter_context(self._from)
+            listener.close()
             self._admit(token, caller)
             self._held = held.pop_all()
         self.over = f"TCP {self._to.getsockname()[0]} -> {self._to.getpeername()[0]}"

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import seatrial
 from seatrial.errors import SeatrialError, UsageError
@@ -14,8 +15,16 @@ from seatrial.errors import SeatrialError, UsageError
 RUNS = "runs"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Ends with pytest's status of a usage error."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(4, f"{self.prog}: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="seatrial",
         description="The acceptance trial of GPU clusters. A trial itself is `pytest --cluster=NAME`.",
     )
@@ -26,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("-o", "--output", type=Path, help="where it goes (default: report.html beside the record)")
     cleanup = commands.add_parser("cleanup", help="remove exactly what a killed run left, and say what")
     cleanup.add_argument("run", nargs="?", help="a run's id or directory (default: every run in ./runs)")
+    manifest = commands.add_parser("manifest", help="write the manifest of a data set: path, size and checksum a line")
+    manifest.add_argument("folder", type=Path, help="the data set")
+    manifest.add_argument("-o", "--output", type=Path, help="the file to write (default: NAME.manifest beside it)")
     commands.add_parser("schema", help="print the JSON Schema of profiles and of the record")
     commands.add_parser("checks", help="print every check: what it proves, what it cannot, and its bounds (Markdown)")
     payload = commands.add_parser("payload", help="write the payload's zip, to be run by hand with torchrun")
@@ -94,6 +106,16 @@ def _runs(name: str | None) -> list[Path]:
     raise UsageError(f"{name}: expected a run's id or directory; runs here: {known}")
 
 
+def _manifest(arguments: argparse.Namespace) -> int:
+    from seatrial import manifest  # noqa: PLC0415
+
+    written = manifest.write(arguments.folder, arguments.output)
+    for other in written.others:
+        print(f"left out: {other}", file=sys.stderr)
+    print(f"{written.path}: {written.files} files, {written.bytes} bytes")
+    return 0
+
+
 def _schema(_: argparse.Namespace) -> int:
     from seatrial import config, record  # noqa: PLC0415
 
@@ -129,6 +151,7 @@ def _checks(_: argparse.Namespace) -> int:
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "cleanup": _cleanup,
+    "manifest": _manifest,
     "schema": _schema,
     "checks": _checks,
     "payload": _payload,

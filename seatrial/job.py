@@ -24,7 +24,7 @@ class Budget:
     silence: float = 60.0
     """Without progress of any rank, or without a word from one."""
     total: float = 900.0
-    """From the first rank's start until the last one's end."""
+    """From the moment when all ranks have joined until the last one's end."""
     cleanup: float = 20.0
     """Kept in reserve to end the job and to see that it is gone."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.errors import LeakError, UsageError
 from seatrial.payload import procs
-from seatrial.wait import until
+from seatrial.sweep import sweep
 
 FILE = "ledger.jsonl"
 
@@ -32,9 +32,12 @@ class Ledger:
 
     def _append(self, **entry: Any) -> None:
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(handle, line)
+            size = os.fstat(handle).st_size
+            # Where a killed process has left half a line, this entry must not become its other half.
+            is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            os.write(handle, b"\n" + line if is_torn else line)
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -89,8 +92,8 @@ def read(folder: Path) -> Account:
         try:
             _enter(account, json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            # A kill between write and flush can tear the last line; the job that it names was not started yet.
-            account.damage.append(f"{path}:{number}: not a ledger entry ({error})")
+            # A kill in the middle of a write tears a line; the job that it names was not started yet.
+            account.damage.append(f"{path}:{number}: not a ledger entry: {error!r}")
     return account
 
 
@@ -102,6 +105,8 @@ def _enter(account: Account, entry: dict[str, Any]) -> None:
         account.open[entry["job"]] = Entry(entry["job"], entry["tag"], Path(entry["scratch"]))
     elif entry["do"] == "gone":
         account.open.pop(entry["job"], None)
+    else:
+        raise ValueError(f"it does {entry['do']!r}")
 
 
 def cleanup(folder: Path) -> Iterator[str]:
@@ -111,47 +116,49 @@ def cleanup(folder: Path) -> Iterator[str]:
         A line for each thing removed.
 
     Raises:
-        UsageError: the run is still alive, or it ran on another host.
+        UsageError: the run is still alive, it ran on another host, or its ledger does not say so.
         LeakError: something did not go away.
     """
     account = read(folder)
-    yield from account.damage
-    if account.host and account.host != socket.gethostname():
-        raise UsageError(
-            f"{folder}: this run was started on host {account.host!r}, this is {socket.gethostname()!r}; clean up there"
-        )
+    if not account.harness and not account.open:
+        return  # Killed before it had begun.
     same_boot = account.boot == boot_id()
-    living = [process for process in account.harness if same_boot and procs.alive(process)]
-    if living:
-        raise UsageError(f"{folder}: the run is still alive ({procs.describe(living[0])}); stop it first (Ctrl-C)")
+    _refuse(folder, account, same_boot)
+    if same_boot:
+        yield from _end_processes(account)
     ledger = Ledger(folder, account.run_id)
-    for entry in list(account.open.values()):
-        if same_boot:
-            yield from _end(entry)
+    for entry in account.open.values():
         if entry.scratch.is_dir():
-            shutil.rmtree(entry.scratch)
+            _remove(entry)
             yield f"{entry.job}: removed {entry.scratch}"
         ledger.gone(entry.job)
 
 
-def _end(entry: Entry) -> Iterator[str]:
-    removed: dict[procs.Process, str] = {}
+def _refuse(folder: Path, account: Account, same_boot: bool) -> None:
+    """Refuse a run that this process must not touch."""
+    here = socket.gethostname()
+    if not account.harness:
+        raise UsageError(f"{folder / FILE}: no entry says who ran it; nothing is removed of a run that may be alive")
+    if account.host != here:
+        raise UsageError(f"{folder}: this run was started on host {account.host!r}, this is {here!r}; clean up there")
+    living = [process for process in account.harness if same_boot and procs.alive(process)]
+    if living:
+        raise UsageError(f"{folder}: the run is still alive ({procs.describe(living[0])}); stop it first (Ctrl-C)")
 
-    def none_left() -> bool:
-        living = list(procs.tagged(entry.tag))
-        for process in living:
-            removed.setdefault(process, procs.describe(process))
-            procs.kill(process)
-        return not living
 
+def _end_processes(account: Account) -> Iterator[str]:
+    """End what carries a tag of an open job, or another tag of this very run, such as a command run on a node."""
+    tags = {entry.tag for entry in account.open.values()}
+    tags |= {tag for _, tag in procs.tags() if tag.startswith(f"{account.run_id}/")}
+    for tag in sorted(tags):
+        ended, left = sweep(tag, seconds=20)
+        yield from (f"{tag}: ended {text}" for text in ended)
+        if left:
+            raise LeakError(f"{tag}: still alive after 20 s: {'; '.join(left)}")
+
+
+def _remove(entry: Entry) -> None:
     try:
-        until(
-            none_left,
-            what=f"{entry.job}: its processes to end",
-            timeout=20,
-            state=lambda: "; ".join(map(procs.describe, procs.tagged(entry.tag))),
-        )
-    except TimeoutError as error:
-        raise LeakError(str(error)) from error
-    for text in removed.values():
-        yield f"{entry.job}: ended {text}"
+        shutil.rmtree(entry.scratch)
+    except OSError as error:
+        raise LeakError(f"{entry.job}: {entry.scratch} cannot be removed: {error}") from error

@@ -48,6 +48,12 @@ class Plan:
         """The checks that a test judges."""
         return [planned for planned, owner in self._planned.values() if owner == test]
 
+    def untouched(self, suites: Sequence[str]) -> list[str]:
+        """The checks of these suites that no selected test plans at any place."""
+        ids = {planned.id for planned, _ in self._planned.values()}
+        entries = [entry for entry in self.bounds.entries if entry.id.partition(".")[0] in suites]
+        return [entry.id for entry in entries if not any(self.bounds.entry(id_) == entry for id_ in ids)]
+
     def bound(self, planned: Planned) -> Bound | None:
         """The bound that fits a check here, whatever its confidence."""
         return self.bounds.find(planned.id, self.site.context(**planned.place.where))
@@ -127,14 +133,16 @@ def _currency(cluster: Cluster) -> str:
 
 
 def footprint(cluster: Cluster, jobs: Sequence[JobSpec]) -> tuple[int, float, float | None]:
-    """The most GPUs at once, the GPU-hours if every job spends its whole budget, and their cost.
+    """The most GPUs at once, the GPU-hours if every job spends its whole budget, and what they and the nodes cost.
 
     Raises:
         UsageError: it is more than the profile's limits allow.
     """
     gpus = max((job.gpus for job in jobs), default=0)
-    hours = sum(job.gpus * (job.budget.start + job.budget.total + job.budget.cleanup) / 3600 for job in jobs)
-    cost = None if cluster.prices is None else hours * cluster.prices.gpu_hour
+    hours = sum(job.gpus * _longest(job) for job in jobs)
+    node_hours = sum(job.nodes * _longest(job) for job in jobs)
+    prices = cluster.prices
+    cost = None if prices is None else hours * prices.gpu_hour + node_hours * prices.node_hour
     if cluster.limits is not None:
         limits = cluster.limits
         asked = (("gpus", gpus, limits.gpus), ("gpu_hours", hours, limits.gpu_hours), ("cost", cost, limits.cost))
@@ -146,3 +154,8 @@ def footprint(cluster: Cluster, jobs: Sequence[JobSpec]) -> tuple[int, float, fl
         if over:
             raise UsageError(f"{cluster.name}: limits: {'; '.join(over)}; raise the limit or select fewer tests")
     return gpus, hours, cost
+
+
+def _longest(job: JobSpec) -> float:
+    """Hours that a job may hold its hardware."""
+    return (job.budget.start + job.budget.total + job.budget.cleanup) / 3600

@@ -217,7 +217,8 @@ def _write_plan(config: pytest.Config, plan: Plan) -> None:
     """One process of the run writes the plan: the only one, or xdist's first worker."""
     trial = config.stash.get(TRIAL, None)
     if trial is not None and trial.ticket.worker in ("main", "gw0"):
-        trial.write_plan([p.id for item in config.stash[DESELECTED] for p in _checks(item, plan.site)])
+        left_out = [planned.id for item in config.stash[DESELECTED] for planned in _checks(item, plan.site)]
+        trial.write_plan(sorted({*left_out, *plan.untouched(config.stash[CLUSTER].require)}))
 
 
 def _unmet(item: pytest.Item, site: Site) -> str:

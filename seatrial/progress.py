@@ -56,6 +56,8 @@ class Progress:
         return f"{job.id}: ended after {format_seconds(round(job.since_submitted(), 1))}: {cause}"
 
     def _write(self, text: str, *, keep: bool) -> None:
+        # What a rank said of its failure may hold several lines, or moves of the cursor.
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
         if not self._live:
             self._stream.write(f"seatrial: {text}\n")
         else:

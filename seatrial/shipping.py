@@ -33,10 +33,11 @@ def pack(path: Path) -> str:
         OSError: the path cannot be written.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in _members():
-            info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, data)
-    os.replace(part, path)
+    try:
+        with zipfile.ZipFile(part, "w") as archive:
+            for name, data in _members():
+                archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,10 +1,12 @@
-"""Small, exact statistics: medians with intervals, rates that zero failures prove."""
+"""Small, exact statistics: medians with intervals, robust outliers, rates that zero failures prove."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from statistics import median
+
+from seatrial.errors import InconclusiveError
 
 CONFIDENCE = 0.95
 
@@ -48,3 +50,46 @@ def proven_rate(trials: int, confidence: float = CONFIDENCE) -> float:
     if trials < 1:
         raise ValueError("no trial proves nothing")
     return 1.0 - math.pow(1.0 - confidence, 1.0 / trials)
+
+
+MAD_TO_SIGMA = 0.6745
+"""The median absolute deviation of normal samples in units of their standard deviation."""
+
+
+def robust_distances(samples: Sequence[float]) -> list[float]:
+    """How far each sample is from the median: the modified z-score 0.6745 (x - median) / MAD (Iglewicz, Hoaglin, 1993).
+
+    MAD, the median absolute deviation from the median, is not moved by the outliers that it shall show.
+
+    Raises:
+        InconclusiveError: MAD is zero, so that there is no scale to tell a distance by.
+        ValueError: there is no sample, or one is not finite.
+    """
+    if not samples or not all(map(math.isfinite, samples)):
+        raise ValueError("samples must be finite, and at least one")
+    middle = median(samples)
+    spread = median(abs(sample - middle) for sample in samples)
+    if spread == 0:
+        raise InconclusiveError(f"at least half of {len(samples)} samples are {middle:g}: their MAD is zero")
+    return [MAD_TO_SIGMA * (sample - middle) / spread for sample in samples]
+
+
+def low_outliers(samples: Sequence[float], distance: float, effect: float) -> list[int]:
+    """Which samples are far below the others: by a robust distance and, at once, by a share of the median.
+
+    Args:
+        samples: positive numbers.
+        distance: the least modified z-score, counted downwards.
+        effect: the least share of the median by which an outlier lies below it: a fleet that is very much alike has a
+            small MAD, and would make outliers of differences that nobody minds.
+
+    Raises:
+        InconclusiveError: MAD is zero.
+        ValueError: there is no sample, or one is not finite.
+    """
+    distances, middle = robust_distances(samples), median(samples)
+    return [
+        index
+        for index, (sample, z) in enumerate(zip(samples, distances, strict=True))
+        if z < -distance and sample < (1 - effect) * middle
+    ]

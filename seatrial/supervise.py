@@ -38,7 +38,7 @@ class _Rank:
     heard: float = 0.0
     moved: float = 0.0
     at: tuple[int, int] = (-1, 0)
-    what: str = "nothing yet"
+    what: str = "start"
     exit: int | None = None
 
     def take(self, data: bytes, now: float) -> None:
@@ -114,6 +114,10 @@ class SupervisedJob:
         """The process of each rank that was started."""
         return dict(self._pids)
 
+    def exits(self) -> dict[int, float]:
+        """When each rank's end was seen, in seconds of time.monotonic()."""
+        return dict(self._exits)
+
     def kill(self, rank: int, number: int) -> None:
         """Send a signal to one rank."""
         self._carrier.kill(rank, number)
@@ -162,6 +166,15 @@ class SupervisedJob:
             self._close(*verdict)
         assert self._result is not None
         return self._result
+
+    def follow(self, wanted: Callable[[j.Event], bool]) -> j.Event | None:
+        """Watch until a rank says what is wanted; None where the job ends, or spends a budget, before that."""
+        while True:
+            self.advance()
+            found = next(filter(wanted, self.events()), None)
+            if found is not None or self._judge(time.monotonic()) is not None:
+                return found
+            time.sleep(POLL)
 
     def advance(self) -> None:
         """Take in what happened since the last look."""

@@ -18,7 +18,7 @@ import seatrial
 from seatrial import record, shipping
 from seatrial.check import Measurement, Outcome, Place, Planned, Verdict, explain, judge, qualify
 from seatrial.config import Cluster
-from seatrial.errors import AccessError, SeatrialError, UsageError
+from seatrial.errors import AccessError, LeakError, SeatrialError, UsageError
 from seatrial.job import JobSpec, Moment, Result, Target
 from seatrial.ledger import Ledger
 from seatrial.plan import Plan
@@ -30,6 +30,9 @@ from seatrial.telemetry.window import Window, window
 from seatrial.verdict import Conclusion, Judged, conclude
 
 RECORD = "record.jsonl"
+
+REMOVAL_SECONDS = 120.0
+"""How long a folder of data may take to be removed from a node."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,29 @@ class Trial:
                 job.cancel()
             finally:
                 self._enter(job.wait())
+
+    @contextmanager
+    def scratch(self, name: str, root: str) -> Iterator[str]:
+        """A folder for data that outlive a job: in the ledger before it exists, removed from every node on leaving.
+
+        Args:
+            name: what it is for.
+            root: the folder on the nodes that it is to be in; empty for the run directory.
+
+        Raises:
+            LeakError: it could not be removed.
+        """
+        target, entry = self.target(), f"{name}-{self.ticket.worker}"
+        path = Path(root or self.folder) / f"seatrial-{self.ticket.id}-{entry}"
+        self._ledger.intend(entry, f"{self.ticket.id}/{entry}", path)
+        try:
+            yield str(path)
+        finally:
+            for node in target.nodes():
+                done = target.run(node.name, ["rm", "-rf", "--", str(path)], REMOVAL_SECONDS)
+                if done.code != 0:
+                    raise LeakError(f"node {node.name}: {path} could not be removed: {done.stderr.strip()}")
+            self._ledger.gone(entry)
 
     def _enter(self, result: Result) -> None:
         timeline = {
@@ -325,8 +351,7 @@ def planned_check(check: str, where: Mapping[str, str]) -> Planned:
 
 
 def finish(ticket: Ticket, cluster: Cluster, trouble: Sequence[str], *, certify: bool) -> Conclusion:
-    """Gather all parts of a run's record, decide, and write the verdict as its last line.
-    """
+    """Gather all parts of a run's record, decide, and write the verdict as its last line."""
     folder = Path(ticket.folder)
     parts = sorted(folder.glob("record.gw*.jsonl"))
     if parts:
@@ -343,8 +368,7 @@ def finish(ticket: Ticket, cluster: Cluster, trouble: Sequence[str], *, certify:
         certify=certify,
     )
     writer = record.Writer(folder / RECORD)
-    gpu_hours = sum(map(_gpu_hours, known.jobs))
-    price = cluster.prices.gpu_hour if cluster.prices is not None else None
+    gpu_hours = sum(job.gpus * _hours(job) for job in known.jobs)
     for waiver in cluster.waivers:
         writer.write("waiver", ticket.since(), **json.loads(waiver.model_dump_json()))
     writer.write(
@@ -356,7 +380,7 @@ def finish(ticket: Ticket, cluster: Cluster, trouble: Sequence[str], *, certify:
         worst=list(conclusion.worst),
         missing=list(conclusion.missing),
         gpu_hours=round(gpu_hours, 6),
-        cost=None if price is None else round(gpu_hours * price, 4),
+        cost=_cost(cluster, known.jobs),
         seconds=ticket.since(),
     )
     writer.close()
@@ -370,7 +394,15 @@ def _judged(check: record.Check) -> Judged:
     return Judged(planned_check(check.id, check.where), Outcome(check.outcome), excess)
 
 
-def _gpu_hours(job: record.Job) -> float:
-    """GPU-hours from the grant of the hardware to the end."""
+def _hours(job: record.Job) -> float:
+    """Hours from the grant of the hardware to the end."""
     begin, end = job.timeline.admitted, job.timeline.ended
-    return 0.0 if begin is None or end is None else job.gpus * (end.t - begin.t) / 3600
+    return 0.0 if begin is None or end is None else (end.t - begin.t) / 3600
+
+
+def _cost(cluster: Cluster, jobs: Sequence[record.Job]) -> float | None:
+    """What the jobs cost by the profile's prices."""
+    prices = cluster.prices
+    if prices is None:
+        return None
+    return round(sum(_hours(j) * (j.gpus * prices.gpu_hour + len(j.nodes) * prices.node_hour) for j in jobs), 4)

@@ -232,10 +232,13 @@ def test_what_carries_the_tag_is_ended_wherever_it_came_from(launch: Launch) -> 
     job = launch(SLEEP, ranks=1)
     job.told("started")
     with subprocess.Popen([sys.executable, "-c", SLEEP], env={procs.TAG: job.tag}) as foreign:
-        job.send(end=10)
-        (stray,) = job.ended().fields["strays"]
-        assert stray.startswith(f"pid {foreign.pid} ")
-        assert foreign.wait(timeout=5) == -signal.SIGKILL
+        try:
+            job.send(end=10)
+            (stray,) = job.ended().fields["strays"]
+            assert stray.startswith(f"pid {foreign.pid} ")
+            assert foreign.wait(timeout=5) == -signal.SIGKILL
+        finally:
+            foreign.kill()
 
 
 def test_a_rank_that_ignores_signals_is_ended_too(launch: Launch) -> None:

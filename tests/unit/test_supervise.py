@@ -267,7 +267,7 @@ def test_a_death_names_its_rank_and_gives_the_others_a_moment_for_their_last_wor
 def test_the_first_to_die_is_named(play: Play) -> None:
     result = play.begins().dies(5, 1, 3).dies(5.5, 0, 1).result()
     assert (result.ending, result.culprits) == (j.Ending.DIED, (1,))
-    assert result.cause == "rank 1 ended with status 3 at 'nothing yet'"
+    assert result.cause == "rank 1 ended with status 3 at 'start'"
     assert result.exits == {1: 3, 0: 1}
 
 
@@ -402,6 +402,35 @@ def test_damage_in_the_samplers_stream_is_kept_apart(play: Play) -> None:
     result = play.ends(5, 0, 1).result()
     assert result.faults == ()
     assert [fault.kind for fault in result.sampler_faults] == ["foreign"]
+
+
+# Following.
+
+
+def test_a_job_is_followed_until_a_rank_says_what_is_wanted(play: Play) -> None:
+    play.begins().says(4, 1, "saved", step=3).ends(6, 0, 1)
+    event = play.job.follow(lambda event: event.name == "saved")
+    assert event is not None
+    assert (event.rank, event.fields["step"]) == (1, 3)
+    assert play.now == pytest.approx(4, abs=0.1)
+    assert play.result().ending is j.Ending.COMPLETED
+
+
+@pytest.mark.parametrize("end", ["completion", "death", "budget"])
+def test_following_ends_with_the_job(play: Play, end: str) -> None:
+    play.begins()
+    if end == "completion":
+        play.ends(5, 0, 1)
+    if end == "death":
+        play.dies(5, 0, -signal.SIGKILL)
+    assert play.job.follow(lambda event: event.name == "saved") is None
+    assert play.now < 10
+
+
+def test_when_each_rank_ended_is_known(play: Play) -> None:
+    play.begins().dies(5, 1, 3).dies(5.5, 0, 1).result()
+    seen = {rank: at - 100 for rank, at in play.job.exits().items()}
+    assert seen == {1: pytest.approx(5, abs=0.05), 0: pytest.approx(5.5, abs=0.05)}
 
 
 # Cancelling.
