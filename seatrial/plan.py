@@ -93,9 +93,12 @@ class Plan:
         ]
 
     def _is_for_here(self, bound: Bound) -> bool:
-        """Whether a bound's selectors are this site's; its places may be any."""
+        """Whether a bound is for a suite of this run, and its selectors are this site's; its places may be any."""
+        suites = {planned.id.partition(".")[0] for planned, _ in self._planned.values()}
         here = self.site.context()
-        return all(here.get(key) == value for key, value in bound.when.items() if key in SELECTORS)
+        return bound.check.partition(".")[0] in suites and all(
+            here.get(key) == value for key, value in bound.when.items() if key in SELECTORS
+        )
 
     def paper(self, cluster: Cluster) -> Iterator[str]:
         """The plan as a user reads it before consenting: jobs, GPUs, budgets, GPU-hours, cost, checks."""

@@ -271,7 +271,9 @@ def trial(request: pytest.FixtureRequest) -> Trial:
     is_worker = hasattr(config, "workerinput")
     stream = sys.__stderr__ if is_worker else sys.__stdout__
     assert stream is not None
-    progress = Progress(stream, live=not is_worker and stream.isatty())
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    # While a test is captured, only pytest's own reporter still knows what the stream is.
+    progress = Progress(stream, live=not is_worker and terminal is not None and terminal.isatty)
 
     def watch(job: Any) -> None:
         quiet: AbstractContextManager[Any] = nullcontext() if capture is None else capture.global_and_fixture_disabled()
