@@ -47,7 +47,7 @@ gpu: setup  ## the CUDA paths on a machine with a GPU; figures to docs/measured.
 
 lock:  ## pin versions and hashes anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.10 \
-	  --extra torch --extra xdist --extra allure --extra dev -o requirements.lock pyproject.toml
+	  --extra torch --extra xdist --extra allure --extra s3 --extra dev -o requirements.lock pyproject.toml
 
 clean:  ## remove the environment and the caches, never a run
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

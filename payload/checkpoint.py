@@ -15,11 +15,11 @@ import hashlib
 import os
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from . import dcp, rates, transport
-from .checkpoints import Found, Store
-from .engines import Engine, Shards
+from .checkpoints import Store
+from .engines import Engine, Save, Shards
 from .events import Emitter, Heartbeat, Position
 from .group import Group, joined
 from .settings import refuse, settled
@@ -102,9 +102,12 @@ class Run:
         self._sizes = Sizes(**{name: settings[name] for name in Sizes._fields})
         self._hold = Hold(group, emitter, settings["hold"])
         self._store = Store(group, settings["folder"], settings["run"], settings["keep"])
+        self._engines: Dict[str, Engine] = {"shards": Shards(group, self._store, self._hold.at)}
+        for name in ("dcp", "dcp-async"):
+            if settings["engine"].startswith("dcp") and dcp.lacking(name) is None:
+                self._engines[name] = dcp.Dcp(group, self._store, is_async=name == "dcp-async")
         self._training = Training(group, self._sizes)
-        self._engines = _engines(group, self._store, self._hold)
-        self._pending: Optional[_Save] = None
+        self._pending: Optional[Save] = None
 
     def work(self) -> None:
         """Restore if asked, train to the end, and tell of the state there."""
@@ -116,66 +119,108 @@ class Run:
         self._finish()
         self._emitter.emit("final", step=self._training.done, digests=self._training.digests())
         self._training.close()
-        if self._settings["rate_bytes"]:
-            rates.measure(self._group, self._emitter, self._settings)
-        self._group.tell_done(self._emitter, steps_asked=self._sizes.steps - first, steps_done=self._training.done - first)
+        size = self._settings["rate_bytes"]
+        if size:
+            rates.measure(self._group, self._emitter, self._settings["folder"], size, self._settings["rate_repeats"])
+        self._group.tell_done(self._emitter, steps_asked=self._sizes.steps, steps_done=self._training.done, first=first)
 
     # Forward.
 
     def _step(self) -> None:
         number = self._training.done + 1
         if self._hold.is_in(number):
-            self._finish()  # The kill tests what is on the disk, not how fast it came there.
+            self._finish()  # The kill shall test what is on the disk, not how fast it came there.
         told = self._training.step(lambda: self._hold.at("step", number))
         used = hashlib.sha256(repr(told.samples).encode()).hexdigest()[:16]
         self._emitter.emit("step", step=number, loss=told.loss.hex(), samples=used, rate=told.rate.hex())
-        if self._pending is not None and all(self._group.share(int(self._pending.is_done()), "poll the save")):
+        if self._pending is not None and all(self._group.share(int(self._pending.is_done()), "ask after the save")):
             self._finish()
         if number % self._settings["every"] == 0:
-            self._save(number)
+            self._save()
 
-    def _save(self, step: int) -> None:
+    def _save(self) -> None:
         self._finish()
         name = self._settings["engine"]
-        self._emitter.emit("saving", step=step, engine=name, digests=self._training.digests())
-        self._group.align(f"checkpoint {step}")
-        self._pending = _Save(self._group, self._store, step, name, self._engines[name], self._training)
-        if not self._pending.is_async:
+        self._emitter.emit("saving", step=self._training.done, engine=name, digests=self._training.digests())
+        self._group.align(f"checkpoint {self._training.done}")
+        self._pending = Save(self._group, self._store, self._engines[name], name, self._training)
+        if name != "dcp-async":
             self._finish()
 
     def _finish(self) -> None:
         """Wait for the save that is on its way, if any, and make it a checkpoint."""
         if self._pending is not None:
-            self._emitter.emit("saved", **self._pending.finish(lambda: self._hold.at("commit", self._pending_step())))
+            self._emitter.emit("saved", **self._pending.finish(self._hold.at))
             self._pending = None
-
-    def _pending_step(self) -> int:
-        return 0 if self._pending is None else self._pending.step
 
     # Back.
 
     def _restore(self) -> None:
         """Go on from the newest checkpoint that is whole, and say of each newer one why it is not."""
         for found in self._store.found():
-            self._group.enter(f"load checkpoint {found.step}")
-            begin = time.perf_counter()
-            size, why = self._load(found)
-            if all(self._group.share(int(not why), f"agree on checkpoint {found.step}")):
-                seconds = time.perf_counter() - begin
-                said = {"engine": (found.manifest or {})["engine"], "bytes": size, "seconds": round(seconds, 6)}
-                self._emitter.emit("loaded", step=found.step, digests=self._training.digests(), **said)
-                return
-            if why:
-                self._emitter.emit("rejected", step=found.step, path=self._store.shard(found.step), why=why)
+            if found.manifest is not None:
+                if self._load(found.step, found.manifest):
+                    return
+            elif self._group.rank == 0:
+                self._emitter.emit("rejected", step=found.step, path=self._store.path(found.step), why=found.why)
+
+    def _load(self, step: int, manifest: Dict[str, Any]) -> bool:
+        """Whether all ranks have loaded their part of a checkpoint."""
+        self._group.align(f"load checkpoint {step}")
+        begin, size, why = time.perf_counter(), 0, ""
+        try:
+            size = self._engines[manifest["engine"]].load(step, manifest, self._training)
+        except DamageError as damage:
+            why = str(damage)
+            self._emitter.emit("rejected", step=step, path=self._store.shard(step), why=why)
+        seconds = time.perf_counter() - begin
+        if not all(self._group.share(int(not why), f"agree on checkpoint {step}")):
             # What a damaged shard has left in the state must not stay there.
             self._training = Training(self._group, self._sizes)
+            return False
+        said = {"engine": manifest["engine"], "bytes": size, "seconds": round(seconds, 6)}
+        self._emitter.emit("loaded", step=step, digests=self._training.digests(), **said)
+        return True
 
-    def _load(self, found: Found) -> Any:
-        """Bytes read, and why not; a manifest that is no good is told by rank 0 alone."""
-        if found.manifest is None:
-            return 0, found.why if self._group.rank == 0 else "no sound manifest"
-        try:
-            engine = self._engines[found.manifest["engine"]]
-            return engine.load(found.step, found.manifest, self._training), ""
-        except DamageError as damage:
-            return 0, str(damage)
+
+def _settle(given: Dict[str, Any]) -> Dict[str, Any]:
+    settings = settled("checkpoint", DEFAULTS, given)
+    positive = [name for name in (*Sizes._fields, "every", "keep", "rate_repeats") if name not in ("workers", "seed")]
+    mistakes = [f"{name} {settings[name]} is not above 0" for name in positive if settings[name] <= 0]
+    mistakes += [f"{name} {settings[name]} is below 0" for name in ("workers", "rate_bytes") if settings[name] < 0]
+    if not os.path.isabs(settings["folder"]):
+        mistakes.append(f"folder {settings['folder']!r} is not an absolute path")
+    if settings["engine"] not in ENGINES:
+        mistakes.append(f"engine {settings['engine']!r} is none of {', '.join(ENGINES)}")
+    if settings["hold"] and settings["hold"].get("where") not in PLACES:
+        mistakes.append(f"hold {settings['hold']} is not in one of {', '.join(PLACES)}")
+    if settings["heads"] > 0 and settings["width"] % settings["heads"]:
+        mistakes.append(f"width {settings['width']} is no multiple of the {settings['heads']} heads")
+    if settings["device"] not in ("cpu", "cuda"):
+        mistakes.append(f"device {settings['device']!r} is neither 'cpu' nor 'cuda'")
+    refuse("checkpoint", mistakes)
+    return settings
+
+
+def run(emitter: Emitter, given: Dict[str, Any]) -> int:
+    """Join the group, train, and tell of the completion.
+
+    Raises:
+        SettingsError: the settings are wrong.
+        RuntimeError: the group, the device or the training failed.
+        OSError: a checkpoint could not be written.
+    """
+    settings = _settle(given)
+    position = Position()
+    gloo = transport.gloo(os.environ.get("GLOO_SOCKET_IFNAME"))
+    known = gloo if settings["device"] == "cpu" else "NCCL"
+    with Heartbeat(emitter, position), joined(
+        emitter, position, settings["device"], settings["timeout_s"], known
+    ) as group:
+        why = dcp.lacking(settings["engine"]) if settings["engine"] != "shards" else None
+        if why is not None:
+            emitter.emit("unsupported", engine=settings["engine"], why=why)
+            group.tell_done(emitter, steps_asked=0, steps_done=0, first=0)
+        else:
+            Run(group, emitter, settings).work()
+    return 0

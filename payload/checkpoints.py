@@ -130,7 +130,7 @@ class Store:
         return dict(manifest)
 
     def _prune(self) -> None:
-        """Remove all but the newest whole checkpoints, and what was never finished; a manifest goes before its shards."""
+        """Remove all but the newest whole checkpoints, and what was never finished: each manifest before its shards."""
         found = self.found()
         whole = [one.step for one in found if one.manifest is not None]
         gone = [one.step for one in found if one.step not in whole[: self._keep]]

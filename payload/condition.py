@@ -4,7 +4,7 @@ Each call and its unit: NVML API reference, docs.nvidia.com/deploy/nvml-api. Lin
 width and speed mean something only while the device works.
 """
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import nvml
 from .devices import SLOW, Device, Metric, Nvml, Value
@@ -79,10 +79,16 @@ def unread(why: str) -> Dict[str, Any]:
     return {"values": dict.fromkeys(columns), "unsupported": [], "faults": dict.fromkeys(columns, why)}
 
 
-def of(uuid: str) -> Dict[str, Any]:
-    """The fields of the event ``condition``, with NVML opened for this one reading."""
+def under(load: Callable[[], None], uuid: str) -> Dict[str, Any]:
+    """The fields of the event ``condition``.
+
+    Args:
+        load: hands work to the GPU and returns at once; called when NVML is open, just before the reading.
+        uuid: the GPU's.
+    """
     try:
         with nvml.session() as library:
+            load()
             return read(library, uuid)
     except nvml.AbsentError as absent:
         return unread(absent.detail)

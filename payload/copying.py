@@ -105,7 +105,7 @@ class _File:
 
     def __init__(self, entry: Entry, number: int, staging: str) -> None:
         self.entry = entry
-        self.temporary = os.path.join(staging, "%d.part" % number)
+        self.temporary = os.path.join(staging, f"{number}.part")
         self.parts = max(1, -(-entry.size // PART_BYTES))
         self.left = self.parts
         self.handle = -1
@@ -177,7 +177,7 @@ class Copier:
         self._moved = moved
         self._whole = whole
         self._staging = staging_folder(target)
-        self._parts: "queue.SimpleQueue[_Part]" = queue.SimpleQueue()
+        self._parts: queue.SimpleQueue[_Part] = queue.SimpleQueue()
         self._files: List[_File] = []
         self._lock = threading.Lock()
         self._latencies = array("d")
@@ -201,7 +201,7 @@ class Copier:
             self._plan(wanted)
             self._run_streams()
             for folder in {os.path.dirname(os.path.join(self._target, entry.path)) for entry in wanted}:
-                _sync_folder(folder)
+                sync(folder)
         finally:
             os.close(self._journal)
             for file in self._files:
@@ -212,7 +212,7 @@ class Copier:
             kept_files=len(self._entries) - len(wanted),
             seconds=time.perf_counter() - begin,
             latencies=self._latencies,
-            slowest="%s: %.3f s" % (escaped(self._slowest[1]), self._slowest[0]) if self._latencies else "",
+            slowest=f"{escaped(self._slowest[1])}: {self._slowest[0]:.3f} s" if self._latencies else "",
             failures=self._failures,
             stopped=self._stopped,
         )
@@ -243,7 +243,7 @@ class Copier:
         if found.st_size != entry.size:
             return False
         # Between the rename and the journal's line a kill leaves a whole file that only its digest can prove.
-        return known.get(entry.path) == _stamp(found) or digest_of(path) == entry.digest
+        return known.get(entry.path) == stamp(found) or digest_of(path) == entry.digest
 
     def _plan(self, wanted: Sequence[Entry]) -> None:
         """Cut the files into parts, the largest first: a large one that begins last would run alone."""
@@ -257,7 +257,7 @@ class Copier:
     # The streams.
 
     def _run_streams(self) -> None:
-        threads = [threading.Thread(target=self._stream, name="stream-%d" % at) for at in range(self._streams)]
+        threads = [threading.Thread(target=self._stream, name=f"stream-{at}") for at in range(self._streams)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -309,18 +309,18 @@ class Copier:
         try:
             reader = self._source.open(path)
         except OSError as error:
-            return "source: %s" % error.strerror
+            return f"source: {error.strerror}"
         try:
             if reader.size != part.file.entry.size:
-                return "source: has %d bytes, the manifest %d" % (reader.size, part.file.entry.size)
+                return f"source: has {reader.size} bytes, the manifest {part.file.entry.size}"
             done = 0
             while done < part.length:
                 try:
                     count = reader.readinto(buffer[: part.length - done], part.offset + done)
                 except OSError as error:
-                    return "source: %s at byte %d" % (error.strerror, part.offset + done)
+                    return f"source: {error.strerror} at byte {part.offset + done}"
                 if not count:
-                    return "source: ended at byte %d of %d" % (part.offset + done, part.file.entry.size)
+                    return f"source: ended at byte {part.offset + done} of {part.file.entry.size}"
                 _write(handle, buffer[:count], part.offset + done)
                 done += count
                 self._moved(count)
@@ -335,7 +335,7 @@ class Copier:
             file.failed = True
             self._failures.setdefault(file.entry.path, why)
             if len(self._failures) >= FAILURES:
-                self._stopped = "%d files could not be read" % FAILURES
+                self._stopped = f"{FAILURES} files could not be read"
 
     def _settle(self, written: List[_File]) -> None:
         """Make files durable and give them their final names, then say so in the journal."""
@@ -373,12 +373,16 @@ def _write(handle: int, data: memoryview, offset: int) -> None:
 
 def _told(error: OSError, path: str) -> str:
     name = errno.errorcode.get(error.errno or 0, "?")
-    return "%s: %s (%s)" % (escaped(path), os.strerror(error.errno or 0), name)
+    return f"{escaped(path)}: {os.strerror(error.errno or 0)} ({name})"
 
 
-def _sync_folder(path: str) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: str) -> None:
+    """Make a file, or the names in a folder, durable.
+
+    Raises:
+        OSError: it cannot be opened or written out.
+    """
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -388,12 +392,13 @@ def _sync_folder(path: str) -> None:
 # The journal: a line a file that is whole, with what tells it from another file of that name.
 
 
-def _stamp(found: os.stat_result) -> List[int]:
+def stamp(found: os.stat_result) -> List[int]:
+    """What tells a file from another one of the same name."""
     return [found.st_ino, found.st_size, found.st_mtime_ns]
 
 
 def _journal_line(path: str, found: os.stat_result) -> bytes:
-    return json.dumps([escaped(path), _stamp(found)]).encode() + b"\n"
+    return json.dumps([escaped(path), stamp(found)]).encode() + b"\n"
 
 
 def _read_journal(path: str) -> Dict[str, List[int]]:

@@ -1,7 +1,7 @@
-"""Data sets: what belongs to one (its manifest), one made from a seed, and how a copy differs from its manifest.
+r"""Data sets: what belongs to one (its manifest), one made from a seed, and how a copy differs from its manifest.
 
 A manifest is text in UTF-8: a first line that names the format, then ``path TAB size TAB sha256`` a line, sorted by
-path. In a path a backslash, every byte that is not printable UTF-8, and a ``#`` at its beginning are written ``\\xNN``.
+path. In a path a backslash, every byte that is not printable UTF-8, and a ``#`` at its beginning are written ``\xNN``.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def escaped(path: str) -> str:
 def _escaped_character(character: str) -> str:
     if character.isprintable() and character != "\\":
         return character
-    return "".join("\\x%02x" % byte for byte in os.fsencode(character))
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
 def unescaped(text: str) -> str:
@@ -63,7 +63,7 @@ def unescaped(text: str) -> str:
 
 def line(entry: Entry) -> str:
     """An entry as a line of a manifest, without the line's end."""
-    return "%s\t%d\t%s" % (escaped(entry.path), entry.size, entry.digest)
+    return f"{escaped(entry.path)}\t{entry.size}\t{entry.digest}"
 
 
 def parse(text: str, name: str) -> List[Entry]:
@@ -78,21 +78,21 @@ def parse(text: str, name: str) -> List[Entry]:
     """
     lines = text.split("\n")
     if lines[0] != HEAD:
-        raise ManifestError("%s: expected the first line %r, observed %r" % (name, HEAD, lines[0][:80]))
+        raise ManifestError(f"{name}: expected the first line {HEAD!r}, observed {lines[0][:80]!r}")
     if lines[-1] != "":
-        raise ManifestError("%s:%d: the last line has no end: the manifest was cut" % (name, len(lines)))
+        raise ManifestError(f"{name}:{len(lines)}: the last line has no end: the manifest was cut")
     entries: Dict[str, Entry] = {}
     mistakes = []
     for number, written in enumerate(lines[1:-1], 2):
         try:
             entry = _parsed(written)
             if entry.path in entries:
-                raise ValueError("the path %r again" % entry.path)
+                raise ValueError(f"the path {entry.path!r} again")
             entries[entry.path] = entry
         except ValueError as error:
-            mistakes.append("%s:%d: %s" % (name, number, error))
+            mistakes.append(f"{name}:{number}: {error}")
     if mistakes:
-        more = "" if len(mistakes) <= _MISTAKES else "; and %d more" % (len(mistakes) - _MISTAKES)
+        more = "" if len(mistakes) <= _MISTAKES else f"; and {len(mistakes) - _MISTAKES} more"
         raise ManifestError("; ".join(mistakes[:_MISTAKES]) + more)
     return list(entries.values())
 
@@ -100,12 +100,12 @@ def parse(text: str, name: str) -> List[Entry]:
 def _parsed(written: str) -> Entry:
     fields = written.split("\t")
     if len(fields) != 3:
-        raise ValueError("expected path, size and sha256 between tabs, observed %d fields" % len(fields))
+        raise ValueError(f"expected path, size and sha256 between tabs, observed {len(fields)} fields")
     path, size, digest = unescaped(fields[0]), fields[1], fields[2]
     if not path or path.startswith("/") or {"", ".", ".."} & set(path.split("/")):
-        raise ValueError("expected a path below the data set's folder, observed %r" % path)
+        raise ValueError(f"expected a path below the data set's folder, observed {path!r}")
     if not size.isdigit() or _DIGEST.fullmatch(digest) is None:
-        raise ValueError("expected a size in bytes and a sha256 in hexadecimal, observed %r, %r" % (size, digest))
+        raise ValueError(f"expected a size in bytes and a sha256 in hexadecimal, observed {size!r}, {digest!r}")
     return Entry(path, int(size), digest)
 
 
@@ -134,13 +134,13 @@ def walk(root: str) -> Found:
             for item in found:
                 path = os.path.join(folder, item.name)
                 if item.is_symlink():
-                    others.append("%s is a link to %s" % (escaped(path), escaped(os.readlink(item.path))))
+                    others.append(f"{escaped(path)} is a link to {escaped(os.readlink(item.path))}")
                 elif item.is_dir():
                     open_folders.append(path)
                 elif item.is_file():
                     files.append((path, item.stat().st_size))
                 else:
-                    others.append("%s is %s" % (escaped(path), _kind(item.stat().st_mode)))
+                    others.append(f"{escaped(path)} is {_kind(item.stat().st_mode)}")
     return Found(sorted(files), sorted(others))
 
 
@@ -173,9 +173,9 @@ class Differences(NamedTuple):
     changed: Dict[str, str]
 
     @property
-    def count(self) -> int:
-        """How many files are wrong."""
-        return len(self.missing) + len(self.extra) + len(self.changed)
+    def wrong(self) -> Dict[str, str]:
+        """All of them."""
+        return {**self.missing, **self.extra, **self.changed}
 
 
 def compare(root: str, entries: Sequence[Entry], streams: int, tell: Callable[[int], None]) -> Differences:
@@ -207,12 +207,12 @@ def _wrong(root: str, entry: Entry, present: Dict[str, int], tell: Callable[[int
     if size is None:
         return ""
     if size != entry.size:
-        return "has %d bytes, expected %d" % (size, entry.size)
+        return f"has {size} bytes, expected {entry.size}"
     try:
         digest = digest_of(os.path.join(root, entry.path), tell)
     except OSError as error:
-        return "cannot be read: %s" % error.strerror
-    return "" if digest == entry.digest else "has sha256 %s, expected %s" % (digest[:12], entry.digest[:12])
+        return f"cannot be read: {error.strerror}"
+    return "" if digest == entry.digest else f"has sha256 {digest[:12]}, expected {entry.digest[:12]}"
 
 
 # A data set made from a seed.
@@ -233,10 +233,10 @@ class Recipe(NamedTuple):
     def files(self) -> Iterator[Tuple[str, int]]:
         """Path and size of every file, by path."""
         for number in range(self.shards):
-            yield "shards/shard-%04d" % number, self.shard_bytes
+            yield f"shards/shard-{number:04}", self.shard_bytes
         for number in range(self.small):
             size = self.small_bytes // 2 + (number * 7919) % (self.small_bytes + 1)
-            yield "small/%02d/file-%05d" % (number % 16, number), size
+            yield f"small/{number % 16:02}/file-{number:05}", size
 
     @property
     def total(self) -> int:
@@ -252,7 +252,7 @@ def content(seed: int, path: str, size: int) -> Iterator[bytes]:
 
 def block(seed: int, path: str, at: int) -> bytes:
     """The BLOCK bytes of a file's content from ``at`` on, a multiple of BLOCK."""
-    return hashlib.shake_128(("%d/%s/%d" % (seed, path, at)).encode()).digest(BLOCK)
+    return hashlib.shake_128(f"{seed}/{path}/{at}".encode()).digest(BLOCK)
 
 
 def make(recipe: Recipe, root: str, tell: Callable[[int], None], streams: int = 2) -> List[Entry]:

@@ -73,7 +73,7 @@ class Product:
     @staticmethod
     def buffers(form: str, n: int) -> int:
         """Bytes that a product takes, with what it needs to be made and compared."""
-        return 6 * n * n * torch.empty(0, dtype=FORMS[form]).element_size()
+        return 6 * n * n * int(torch.empty(0, dtype=FORMS[form]).element_size())
 
     def poison(self) -> None:
         """Make sure that an element which is not written is wrong."""

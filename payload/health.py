@@ -1,10 +1,11 @@
-"""Command ``health``: what each device can do, with every result compared: products, memory, host copies, a soak.
+"""Command ``health``: what each device can do, with the results compared: products, memory, host copies, a soak.
 
 One rank is one device: a GPU, or on a CPU machine one core, to which the rank is pinned. All devices work at once, as a
 job would load them, and start each phase together; only the copies between host and GPU take turns, because the GPUs of
 a node share the ways to its memory. Times are in microseconds, each repeat's own; the number of repeats is fixed.
 """
 
+import functools
 import math
 import os
 import socket
@@ -23,11 +24,13 @@ from .settings import refuse, settled
 
 DEFAULTS: Dict[str, Any] = {
     "dtypes": ["float32"],
-    "matrix": 1024,
+    "matrix": 512,
     "memory": 128 << 20,
+    "parts": 8,
     "copies": 512 << 20,
     "warmup": 2,
-    "repeats": 16,
+    "repeats": 96,
+    "copy_repeats": 10,
     "soak_s": 5.0,
     "soak_dtype": "float32",
     "seed": 1,
@@ -43,7 +46,10 @@ SLICES = 20
 _SLICE_REPEATS = 40
 """A repeat of the soak is made so long that a slice holds about this many, and never more than MAX_REPEATS."""
 
-LEAST_REPEAT_S = 0.01
+_LOAD_BURSTS = 8
+"""Repeats that keep a GPU busy while its condition is read."""
+
+LEAST_REPEAT_S = 0.002
 """A shorter product is repeated within one timing, so that the call itself does not count."""
 
 PROBE, PROBES = 256, 3
@@ -79,10 +85,9 @@ class Checkup:
     # Products.
 
     def _gemm(self, form: str) -> None:
-        """One multiplication, again and again, and every product compared."""
+        """One multiplication, again and again; the product with which a repeat ends is compared."""
         n = self._settings["matrix"]
-        why = self._lacks(form) or self._group.too_large(Product.buffers(form, n))
-        if not self._begins("gemm", form, why):
+        if not self._begins("gemm", form, Product.buffers(form, n)):
             return
         label = f"gemm {form} {n}"
         product = Product(form, n, self._seed, self._group.device)
@@ -144,20 +149,19 @@ class Checkup:
     def _memory(self) -> None:
         """Copy and triad over buffers that no cache holds."""
         size = beyond_cache(self._settings["memory"], self._core)
-        why = self._group.too_large((Stream.BUFFERS + 1) * size)
-        if not self._begins("memory", None, why, rows=2):
+        if not self._begins("memory", None, (Stream.BUFFERS + 1) * size, rows=2):
             return
-        stream = Stream(size, self._settings["seed"], self._group.rank, self._group.device)
+        parts = self._settings["parts"]
+        passes = self._settings["repeats"] // parts
+        stream = Stream(size, parts, self._settings["seed"], self._group.rank, self._group.device)
         for kind, traffic in stream.kinds().items():
-            label = f"memory {kind}"
-            self._group.align(label)
-            self._traffic("memory", kind, traffic, size)
+            self._group.align(f"memory {kind}")
+            self._traffic("memory", kind, traffic, size, parts, passes)
 
     def _host_copies(self) -> None:
         """Both directions between host and GPU, one GPU of a node after the other."""
         size = self._settings["copies"]
-        why = self._group.too_large((HostCopies.BUFFERS + 1) * size)
-        if not self._begins("copies", None, why, rows=2):
+        if not self._begins("copies", None, (HostCopies.BUFFERS + 1) * size, rows=2):
             return
         copies = HostCopies(size, self._settings["seed"], self._group.rank, self._group.device)
         mine = int(os.environ["LOCAL_RANK"])
@@ -165,19 +169,21 @@ class Checkup:
             self._group.align(f"turn {turn}")
             if turn == mine:
                 for kind, traffic in copies.kinds().items():
-                    self._traffic("copies", kind, traffic, size)
+                    self._traffic("copies", kind, traffic, size, 1, self._settings["copy_repeats"])
         self._group.align("end of turns")
 
-    def _traffic(self, phase: str, kind: str, traffic: Traffic, size: int) -> None:
-        tally, times = Tally(), []
+    def _traffic(self, phase: str, kind: str, traffic: Traffic, size: int, parts: int, passes: int) -> None:
+        tally = Tally()
+        times: List[float] = []
         warmup = self._settings["warmup"]
-        for repeat in range(warmup + self._settings["repeats"]):
-            what = f"{phase} {kind} #{repeat}"
+        for number in range(warmup + passes):
+            what = f"{phase} {kind} #{number}"
             traffic.poison()
-            times.append(self._timed(what, traffic.work))
+            taken = [self._timed(what, functools.partial(traffic.work, part)) for part in range(parts)]
+            times += taken if number >= warmup else []
             tally.count(size // 4, traffic.check(), what)
         self._emitter.emit(
-            phase, kind=kind, size=size, moved=traffic.moved, time_us=_microseconds(times[warmup:]), **tally.told()
+            phase, kind=kind, size=size, moved=traffic.moved, time_us=_microseconds(times), **tally.told()
         )
         self.rows_done += 1
 
@@ -186,8 +192,7 @@ class Checkup:
     def _soak(self, form: str) -> None:
         """Products without a pause for a while, told slice by slice; on a GPU its condition is read under this load."""
         n = self._settings["matrix"]
-        why = self._lacks(form) or self._group.too_large(Product.buffers(form, n))
-        if not self._begins("soak", form, why):
+        if not self._begins("soak", form, Product.buffers(form, n)):
             return
         product = Product(form, n, self._seed, self._group.device)
         length = self._settings["soak_s"] / SLICES
@@ -202,7 +207,8 @@ class Checkup:
         self.rows_done += 1
 
     def _slice(self, product: Product, burst: int, index: int, begin: float, end: float) -> None:
-        tally, times = Tally(), []
+        tally = Tally()
+        times: List[float] = []
         what = f"soak slice {index}"
         self._group.enter(what)
         since = time.monotonic() - begin
@@ -223,9 +229,10 @@ class Checkup:
 
     def _condition(self, product: Product, burst: int) -> None:
         """Read NVML while products are under way."""
-        product.multiply(burst)
-        told_by = condition.of(self._uuid) if self._uuid else condition.unread("torch does not tell the GPU's UUID")
-        self._emitter.emit("condition", **told_by)
+        why = "torch does not tell the GPU's UUID, so that NVML cannot be asked about it"
+        load = functools.partial(product.multiply, _LOAD_BURSTS * burst)
+        told = condition.unread(why) if self._uuid is None else condition.under(load, self._uuid)
+        self._emitter.emit("condition", **told)
         self._group.settle()
 
     # What all phases do.
@@ -249,12 +256,15 @@ class Checkup:
             host=socket.gethostname(),
         )
 
-    def _begins(self, phase: str, dtype: Optional[str], why: Optional[str], rows: int = 1) -> bool:
-        """Whether a phase can be done; where it cannot, it says why."""
-        if why is not None:
-            self.rows_unsupported += rows
-            self._emitter.emit("unsupported", phase=phase, dtype=dtype, why=why)
-        return why is None
+    def _begins(self, phase: str, form: Optional[str], needed: int, rows: int = 1) -> bool:
+        """Whether a phase can be done; where it cannot, say why: ``unsupported``, or ``short`` of memory."""
+        lacks = self._lacks(form) if form is not None else None
+        short = self._group.too_large(needed) if lacks is None else None
+        if lacks is None and short is None:
+            return True
+        self.rows_unsupported += rows
+        self._emitter.emit("short" if lacks is None else "unsupported", phase=phase, dtype=form, why=lacks or short)
+        return False
 
     def _timed(self, what: str, work: Callable[[], None]) -> float:
         """Seconds of a piece of work that counts as a step of its own."""
@@ -314,14 +324,21 @@ def _settle(given: Dict[str, Any]) -> Dict[str, Any]:
     if not LEAST <= n <= GREATEST or n & (n - 1):
         mistakes.append(f"matrix {n} is not a power of two from {LEAST} to {GREATEST}")
     mistakes += [
-        f"{key} {settings[key]} is not a number of bytes that float32 elements fill"
-        for key in ("memory", "copies")
-        if settings[key] < 4 or settings[key] % 4
+        f"{key} {settings[key]} is not a number of bytes that {parts} parts of float32 elements fill"
+        for key, parts in (("memory", max(1, settings["parts"])), ("copies", 1))
+        if settings[key] <= 0 or settings[key] % (4 * parts)
     ]
+    if "tf32" in forms and settings["device"] == "cpu":
+        mistakes.append("tf32 is a multiplication of GPUs")
     if settings["device"] not in ("cpu", "cuda"):
         mistakes.append(f"device {settings['device']!r} is neither 'cpu' nor 'cuda'")
-    if not 1 <= settings["repeats"] <= MAX_REPEATS:
-        mistakes.append(f"repeats {settings['repeats']} is not within 1 to {MAX_REPEATS}")
+    mistakes += [
+        f"{key} {settings[key]} is not within 1 to {MAX_REPEATS}"
+        for key in ("repeats", "copy_repeats")
+        if not 1 <= settings[key] <= MAX_REPEATS
+    ]
+    if settings["parts"] < 1 or settings["repeats"] % max(1, settings["parts"]):
+        mistakes.append(f"repeats {settings['repeats']} are not whole passes over {settings['parts']} parts")
     if settings["warmup"] < 0 or settings["soak_s"] <= 0 or settings["timeout_s"] <= 0:
         mistakes.append("warmup must be at least 0, soak_s and timeout_s above 0")
     refuse("health", mistakes)

@@ -20,19 +20,22 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 class Traffic(NamedTuple):
-    """One kind of traffic: what does it, how many bytes it moves, and what compares its result."""
+    """One kind of traffic: what does a part of it, the bytes that a part moves, and what compares the whole result."""
 
-    work: Callable[[], None]
+    work: Callable[[int], None]
     moved: int
     poison: Callable[[], None]
     check: Callable[[], Optional[Difference]]
 
 
 class Stream:
-    """Buffers of ``size`` bytes in a device's memory.
+    """Buffers of ``size`` bytes in a device's memory, worked through part by part.
+
+    A part on its own may fit in a cache; it is not there, because all other parts were touched since its last turn.
 
     Args:
-        size: of each of BUFFERS buffers, a multiple of 4.
+        size: of each of BUFFERS buffers, a multiple of 4 times ``parts``.
+        parts: in how many pieces of equal length the traffic is timed.
         seed: another seed gives other contents.
         rank: the same for another rank.
         device: where they are.
@@ -40,7 +43,7 @@ class Stream:
 
     BUFFERS = 4
 
-    def __init__(self, size: int, seed: int, rank: int, device: torch.device) -> None:
+    def __init__(self, size: int, parts: int, seed: int, rank: int, device: torch.device) -> None:
         self._x, self._z, self._y, self._sum = (
             torch.empty(size // 4, dtype=torch.float32, device=device) for _ in range(self.BUFFERS)
         )
@@ -53,20 +56,23 @@ class Stream:
             self._x[part], self._z[part] = x, z
             # The sum is made of integers: not by the operation that is under test.
             self._sum[part] = x + z * SCALE
-        self._size = size
+        self._parts = [buffer.chunk(parts) for buffer in (self._x, self._z, self._y)]
+        self._moved = size // parts
 
     def kinds(self) -> Dict[str, Traffic]:
         """The traffic that these buffers can bear."""
         return {
-            "copy": Traffic(self._copy, 2 * self._size, self._poison, lambda: first_difference(self._y, self._x)),
-            "triad": Traffic(self._triad, 3 * self._size, self._poison, lambda: first_difference(self._y, self._sum)),
+            "copy": Traffic(self._copy, 2 * self._moved, self._poison, lambda: first_difference(self._y, self._x)),
+            "triad": Traffic(self._triad, 3 * self._moved, self._poison, lambda: first_difference(self._y, self._sum)),
         }
 
-    def _copy(self) -> None:
-        self._y.copy_(self._x)
+    def _copy(self, part: int) -> None:
+        x, _, y = self._parts
+        y[part].copy_(x[part])
 
-    def _triad(self) -> None:
-        torch.add(self._x, self._z, alpha=SCALE, out=self._y)
+    def _triad(self, part: int) -> None:
+        x, z, y = self._parts
+        torch.add(x[part], z[part], alpha=SCALE, out=y[part])
 
     def _poison(self) -> None:
         self._y.fill_(float("nan"))
@@ -94,16 +100,16 @@ class HostCopies:
         self._size = size
 
     def kinds(self) -> Dict[str, Traffic]:
-        """Host to device, and device to host."""
+        """Host to device, and device to host; both in one part."""
         return {
             "h2d": Traffic(self._to, self._size, self._poison, lambda: first_difference(self._landed, self._far)),
             "d2h": Traffic(self._from, self._size, self._poison, lambda: first_difference(self._back, self._near)),
         }
 
-    def _to(self) -> None:
+    def _to(self, _: int) -> None:
         self._landed.copy_(self._near, non_blocking=True)
 
-    def _from(self) -> None:
+    def _from(self, _: int) -> None:
         self._back.copy_(self._far, non_blocking=True)
 
     def _poison(self) -> None:

@@ -2,9 +2,11 @@
 
 import configparser
 import errno
+import hashlib
 import importlib
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+import re
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 from urllib.parse import urlsplit
 
 from .datasets import Entry, Recipe, content
@@ -13,8 +15,6 @@ BLOCK = 8 << 20
 """Bytes a request: an object storage answers each after a round trip, so they are larger than a file's."""
 PART_BYTES = 5 << 20
 """Bytes of an upload's part; S3 takes none below 5 MiB but the last."""
-
-_REFUSALS = ("UnauthenticatedError", "PermissionDeniedError")
 
 
 class MissingError(RuntimeError):
@@ -34,11 +34,11 @@ class Bucket(NamedTuple):
     credentials: str
 
 
-def open_store(bucket: Bucket, prefix: str, **changes: str) -> Any:
+def open_store(where: Bucket, prefix: str, **changes: str) -> Any:
     """An obstore store of everything below a prefix; nothing is asked of the storage yet.
 
     Args:
-        bucket: the storage.
+        where: the storage.
         prefix: laid before every key, below the storage's own address.
         changes: other credentials, or another ``bucket``, than the storage's.
 
@@ -49,17 +49,17 @@ def open_store(bucket: Bucket, prefix: str, **changes: str) -> Any:
     try:
         store = importlib.import_module("obstore.store")
     except ImportError as error:
-        raise MissingError("no obstore in this environment (pip install obstore): %s" % error) from error
-    parts = urlsplit(bucket.uri)
-    options: Dict[str, Any] = dict(_credentials(bucket.credentials), bucket=parts.netloc)
+        raise MissingError(f"no obstore in this environment (pip install obstore): {error}") from error
+    parts = urlsplit(where.uri)
+    options: Dict[str, Any] = dict(_credentials(where.credentials), bucket=parts.netloc)
     options.update(changes)
-    if bucket.endpoint:
-        options["endpoint"] = bucket.endpoint
-        options["client_options"] = {"allow_http": bucket.endpoint.startswith("http://")}
+    if where.endpoint:
+        options["endpoint"] = where.endpoint
+        options["client_options"] = {"allow_http": where.endpoint.startswith("http://")}
     return store.S3Store(
         options.pop("bucket"),
         prefix="/".join(filter(None, (parts.path.strip("/"), prefix))) or None,
-        region=bucket.region or os.environ.get("AWS_REGION", "us-east-1"),
+        region=where.region or os.environ.get("AWS_REGION", "us-east-1"),
         retry_config={"max_retries": 2},
         **options,
     )
@@ -80,22 +80,18 @@ def _credentials(where: str) -> Dict[str, str]:
         found = {name: values.get("aws_" + name, "") for name in ("access_key_id", "secret_access_key")}
     lacking = sorted(name for name, value in found.items() if not value)
     if lacking:
-        raise RefusedError(errno.EACCES, "no %s in %s" % (" and no ".join(lacking), place))
+        raise RefusedError(errno.EACCES, "no {} in {}".format(" and no ".join(lacking), place))
     token = os.environ.get("AWS_SESSION_TOKEN")
     return dict(found, session_token=token) if token and not where.startswith("file:") else found
 
 
-def refusal(error: Exception) -> Optional[str]:
-    """What a storage's error means in words, where it is about access; None for any other."""
-    kind = type(error).__name__
-    said = " ".join(str(error).split())[:300]
-    if kind in _REFUSALS or "AccessDenied" in said or "InvalidAccessKeyId" in said or "SignatureDoesNot" in said:
-        return "the credentials are refused: %s" % said
-    if "NoSuchBucket" in said:
-        return "there is no such bucket: %s" % said
-    if kind == "GenericError":
-        return "no answer: %s" % said
-    return None
+def told(error: Exception) -> str:
+    """What a storage's error says, on one short line."""
+    text = str(error).partition("Debug source")[0]
+    code, message = (re.search(f"<{tag}>([^<]*)<", text) for tag in ("Code", "Message"))
+    if code is not None:
+        return "{}: {}".format(code[1], message[1] if message is not None else "")
+    return " ".join(text.split())[-300:]
 
 
 class ObjectReader:
@@ -104,14 +100,14 @@ class ObjectReader:
     def __init__(self, store: Any, key: str) -> None:
         self._store = store
         self._key = key
-        self.size = int(_asked(lambda: store.head(key))["size"])
+        self.size = int(_asked(store.head, key)["size"])
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
         """Fill the buffer from ``offset`` on."""
         length = min(len(buffer), self.size - offset)
         if length <= 0:
             return 0
-        data = _asked(lambda: self._store.get_range(self._key, start=offset, length=length))
+        data = _asked(self._store.get_range, self._key, start=offset, length=length)
         buffer[: len(data)] = memoryview(data)
         return len(data)
 
@@ -132,41 +128,37 @@ class Objects:
         return ObjectReader(self._store, path)
 
 
-def _asked(request: Callable[[], Any]) -> Any:
+def _asked(request: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     """What a request answers; obstore's errors become an OSError, as every source raises.
 
     Raises:
-        RefusedError: the storage does not let us in.
-        OSError: anything else that it says.
+        OSError: the storage's error, in its words.
     """
-    try:
-        return request()
-    except _errors() as error:
-        why = refusal(error)
-        if why is not None:
-            raise RefusedError(errno.EACCES, why) from error
-        if type(error).__name__ == "NotFoundError" or isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(errno.ENOENT, "no such object: %s" % str(error)[:200]) from error
-        raise OSError(errno.EIO, str(error)[:300]) from error
-
-
-def _errors() -> Tuple[type, ...]:
     exceptions = importlib.import_module("obstore.exceptions")
-    return (exceptions.BaseError, FileNotFoundError, PermissionError)
+    try:
+        return request(*args, **kwargs)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, f"no such object: {told(error)}") from error
+    except exceptions.PermissionDeniedError as error:
+        raise PermissionError(errno.EACCES, told(error)) from error
+    except exceptions.BaseError as error:
+        raise OSError(errno.EIO, told(error)) from error
+
+
+def _first(store: Any) -> Any:
+    return next(iter(store.list()), None)
 
 
 def reach(store: Any) -> None:
     """Ask the storage for anything, to learn whether it lets us in.
 
     Raises:
-        OSError: it does not.
+        RefusedError: it does not, with what it says.
     """
-
-    def first() -> None:
-        for _ in store.list():
-            break
-
-    _asked(first)
+    try:
+        _asked(_first, store)
+    except OSError as error:
+        raise RefusedError(errno.EACCES, error.strerror) from error
 
 
 def upload(recipe: Recipe, store: Any, moved: Callable[[int], None]) -> Tuple[List[Entry], Dict[str, str]]:
@@ -178,22 +170,37 @@ def upload(recipe: Recipe, store: Any, moved: Callable[[int], None]) -> Tuple[Li
     Raises:
         OSError: the storage refuses.
     """
-    import hashlib  # noqa: PLC0415
-
     entries, tags = [], {}
     for path, size in recipe.files():
         digest = hashlib.sha256()
-
-        def blocks(path: str = path, size: int = size, digest: Any = digest) -> Any:
-            for data in content(recipe.seed, path, size):
-                digest.update(data)
-                moved(len(data))
-                yield data
-
-        put = _asked(lambda: store.put(path, blocks(), chunk_size=PART_BYTES, use_multipart=size > PART_BYTES))
+        tags[path] = put(store, path, _told_of(content(recipe.seed, path, size), digest, moved), size > PART_BYTES)
         entries.append(Entry(path, size, digest.hexdigest()))
-        tags[path] = str(put["e_tag"])
     return sorted(entries), tags
+
+
+def _told_of(blocks: Iterable[bytes], digest: Any, moved: Callable[[int], None]) -> Iterator[bytes]:
+    for data in blocks:
+        digest.update(data)
+        moved(len(data))
+        yield data
+
+
+def put(store: Any, path: str, blocks: Iterable[bytes], multipart: bool) -> str:
+    """Write an object; returns its ETag.
+
+    Raises:
+        OSError: the storage refuses.
+    """
+    return str(_asked(store.put, path, blocks, chunk_size=PART_BYTES, use_multipart=multipart)["e_tag"])
+
+
+def ranges(store: Any, path: str, spans: Iterable[Tuple[int, int]]) -> List[bytes]:
+    """The bytes of an object from ``start`` on, ``length`` of each span.
+
+    Raises:
+        OSError: the storage refuses.
+    """
+    return [bytes(_asked(store.get_range, path, start=start, length=length)) for start, length in spans]
 
 
 def delete(store: Any) -> None:
@@ -202,5 +209,5 @@ def delete(store: Any) -> None:
     Raises:
         OSError: the storage refuses.
     """
-    for batch in _asked(lambda: list(store.list())):
-        _asked(lambda batch=batch: store.delete([item["path"] for item in batch]))
+    for batch in _asked(list, store.list()):
+        _asked(store.delete, [item["path"] for item in batch])

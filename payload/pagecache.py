@@ -76,7 +76,7 @@ def residency(paths: Iterable[str]) -> Residency:
     for path in paths:
         if not _told_truly(path):
             # For a file of somebody else the kernel answers that every page is there, whatever is true.
-            return Residency(0, 0, "mincore tells only of one's own files, and %s is another user's" % path)
+            return Residency(0, 0, f"mincore tells only of one's own files, and {path} is another user's")
         seen = _pages(path)
         resident, pages = resident + seen.resident, pages + seen.pages
     return Residency(resident, pages)
@@ -113,4 +113,4 @@ def _window(file: int, at: int, length: int) -> Residency:
 
 def _error(call: str) -> OSError:
     number = ctypes.get_errno()
-    return OSError(number, "%s: %s" % (call, os.strerror(number)))
+    return OSError(number, f"{call}: {os.strerror(number)}")

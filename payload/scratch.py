@@ -28,16 +28,25 @@ def claim(parent: str, role: str) -> str:
     scratch = os.environ.get("SEATRIAL_SCRATCH")
     rank = os.environ.get("RANK", "0")
     if not parent and scratch is None:
-        return tempfile.mkdtemp(prefix="%s%s-" % (_PREFIX, role))
+        return tempfile.mkdtemp(prefix=f"{_PREFIX}{role}-")
     if not parent:
-        folder = os.path.join(str(scratch), "rank-%s-%s" % (rank, role))
+        folder = os.path.join(str(scratch), f"rank-{rank}-{role}")
     else:
-        tag = os.environ.get(TAG, "by-hand-%d" % os.getpid()).replace("/", "-")
-        folder = os.path.join(parent, "%s%s-rank-%s-%s" % (_PREFIX, tag, rank, role))
+        tag = os.environ.get(TAG, f"by-hand-{os.getpid()}").replace("/", "-")
+        folder = os.path.join(parent, f"{_PREFIX}{tag}-rank-{rank}-{role}")
         if scratch is not None:
             _enter(os.path.join(scratch, LIST), folder)
     os.mkdir(folder)
     return folder
+
+
+def give_back(folder: str) -> None:
+    """Remove a claimed folder.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    shutil.rmtree(folder)
 
 
 def _enter(path: str, folder: str) -> None:

@@ -68,7 +68,7 @@ class Bounce:
 
     def __init__(self) -> None:
         self._buffers: List[torch.Tensor] = []
-        self._busy: List[Optional["Future[None]"]] = [None, None]
+        self._busy: List[Optional[Future[None]]] = [None, None]
         self._turn = 0
 
     def take(self, size: int) -> torch.Tensor:
@@ -173,6 +173,8 @@ def write(
             data = view(piece)
             bounce.lend(checksum.add(data))
             put(descriptor, data)
+            # Dirty pages are on their way to the disk from now on, not only when fsync asks for all of them at once.
+            os.posix_fadvise(descriptor, written, len(data), os.POSIX_FADV_DONTNEED)
             if written < half <= written + len(data):
                 halfway()
             written += len(data)
@@ -191,9 +193,7 @@ def _host_pieces(tensors: Mapping[str, torch.Tensor], bounce: Bounce) -> Iterato
             yield piece if piece.device.type == "cpu" else bounce.take(piece.numel()).copy_(piece)
 
 
-def read(
-    path: str, size: int, checksum: str, device: torch.device, take: Callable[[str, torch.Tensor], None]
-) -> Any:
+def read(path: str, size: int, checksum: str, device: torch.device, take: Callable[[str, torch.Tensor], None]) -> Any:
     """Read a shard, tensor by tensor.
 
     Args:

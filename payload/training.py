@@ -33,6 +33,11 @@ Key = Tuple[int, int]
 """A sample: epoch and index."""
 
 
+def mixed(*numbers: int) -> int:
+    """A seed that is another one for any other numbers: 63 bits of their SHA-256."""
+    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:8], "big") >> 1
+
+
 class Sizes(NamedTuple):
     """How large the model, its data and a step are; a step is ``accumulation`` micro-batches of ``batch`` samples."""
 
@@ -50,7 +55,7 @@ class Sizes(NamedTuple):
     seed: int
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Causal attention and a feed-forward layer, each normalised before and added after, with dropout."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -73,7 +78,7 @@ class Block(nn.Module):
         return x + self.dropout(self.feed(self.before_feed(x)))
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module):  # type: ignore[misc]
     """Predicts the next token."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -91,10 +96,10 @@ class Transformer(nn.Module):
         x = self.tokens(tokens) + self.places(places)
         for block in self.blocks:
             x = block(x, future)
-        return self.head(x)  # type: ignore[no-any-return]
+        return self.head(x)
 
 
-class Tokens(Dataset[Tuple[int, torch.Tensor]]):
+class Tokens(Dataset[Tuple[int, torch.Tensor]]):  # type: ignore[misc]
     """Sequences that count on in steps of 1 to STRIDES, each made from the seed and its own index."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -103,7 +108,7 @@ class Tokens(Dataset[Tuple[int, torch.Tensor]]):
     def __getitem__(self, key: Key) -> Tuple[int, torch.Tensor]:
         """Index, and ``context`` + 1 tokens; the epoch moves the start, as an augmentation would."""
         epoch, index = key
-        generator = torch.Generator().manual_seed((self._sizes.seed * 1_000_003 + epoch) * 1_000_003 + index)
+        generator = torch.Generator().manual_seed(mixed(self._sizes.seed, epoch, index))
         start, stride = (int(torch.randint(1, high, (1,), generator=generator)) for high in (1 << 20, STRIDES + 1))
         counted = start + stride * torch.arange(self._sizes.context + 1)
         return index, counted % (self._sizes.vocabulary - 1) + 1
@@ -117,7 +122,7 @@ class Place:
         self.batch = batch
 
 
-class Order(Sampler[List[Key]]):
+class Order(Sampler[List[Key]]):  # type: ignore[misc]
     """The batches of one rank from a place on, without an end: another order in each epoch, the same on every run."""
 
     def __init__(self, sizes: Sizes, rank: int, ranks: int, place: Place) -> None:
@@ -129,7 +134,7 @@ class Order(Sampler[List[Key]]):
     def __iter__(self) -> Iterator[List[Key]]:
         epoch, first = self._place.epoch, self._place.batch
         while True:
-            generator = torch.Generator().manual_seed(self._sizes.seed * 1_000_003 + epoch)
+            generator = torch.Generator().manual_seed(mixed(self._sizes.seed, epoch))
             order = torch.randperm(self._sizes.samples, generator=generator).tolist()[self._rank :: self._ranks]
             size = self._sizes.batch
             for batch in range(first, self._sizes.samples // self._ranks // size):
@@ -172,8 +177,8 @@ class Training:
         self._batches: Optional[Iterator[Tuple[List[int], torch.Tensor]]] = None
         self._batches_an_epoch = sizes.samples // group.size // sizes.batch
         # The ranks' dropout and hiding differ, as they do where each rank was given a seed of its own.
-        torch.manual_seed(sizes.seed * 1_000_003 + group.rank)
-        random.seed(sizes.seed * 1_000_003 + group.rank)
+        torch.manual_seed(mixed(sizes.seed, -1, group.rank))
+        random.seed(mixed(sizes.seed, -1, group.rank))
 
     def _read_on(self) -> Iterator[Tuple[List[int], torch.Tensor]]:
         """The batches from the place on, from new workers."""
@@ -198,7 +203,8 @@ class Training:
         """One optimizer step; ``amid`` is called in the middle of it, after the first micro-batch's gradients."""
         rate = float(self._optimizer.param_groups[0]["lr"])
         self._optimizer.zero_grad()
-        self._batches = self._batches or self._read_on()
+        if self._batches is None:
+            self._batches = self._read_on()
         losses, used = [], []
         for micro in range(self._sizes.accumulation):
             indexes, tokens = next(self._batches)

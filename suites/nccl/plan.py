@@ -11,7 +11,10 @@ from seatrial.suites import window
 OPS: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv")
 DTYPES: tuple[str, ...] = ("float32", "bfloat16")
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-SIZES: dict[str, tuple[int, ...]] = {"cpu": (256 * KIB, 2 * MIB, 16 * MIB), "cuda": (1 * MIB, 64 * MIB, 1 * GIB, 8 * GIB, 16 * GIB)}
+SIZES: dict[str, tuple[int, ...]] = {
+    "cpu": (256 * KIB, 2 * MIB, 16 * MIB),
+    "cuda": (1 * MIB, 64 * MIB, 1 * GIB, 8 * GIB, 16 * GIB),
+}
 """Message sizes in bytes, as nccl-tests counts them: the smallest shows latency, the largest bandwidth."""
 
 WARMUP, ITERATIONS = 2, 20

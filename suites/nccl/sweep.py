@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median, median_low
 
 from seatrial.errors import InconclusiveError
-from seatrial.job import Ending, Event, Result
+from seatrial.job import Event, Result
 from seatrial.parse.nccl_tests import busbw_factor
-from seatrial.stats import median_interval
+from seatrial.suites.completion import sound
 
 # all_reduce and its like let no rank leave before all have come, so that waiting in them tells who came last.
 MEETING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -46,46 +46,6 @@ class Sweep:
     def __init__(self, result: Result) -> None:
         self.result = result
 
-    def sound(self) -> None:
-        """Refuse numbers of a job that did not complete, or whose events are damaged.
-
-        Raises:
-            InconclusiveError: says why the numbers cannot be judged.
-        """
-        result = self.result
-        if result.faults:
-            raise InconclusiveError(f"job {result.job}: damaged events: {result.faults[0]}")
-        if result.ending is not Ending.COMPLETED:
-            raise InconclusiveError(f"job {result.job}: {result.ending.value}: {result.cause}")
-
-    def missing_ranks(self) -> tuple[int, str]:
-        """How many ranks have no good completion, and what is wrong with each.
-
-        A completion is good when the rank saw the whole world, its peers are the very processes that were launched,
-        and all the work that was asked for is done or was said to be unsupported.
-        """
-        faults = [text for rank in range(self.result.spec.ranks) if (text := self._incomplete(rank))]
-        return len(faults), "; ".join(faults)
-
-    def _incomplete(self, rank: int) -> str:
-        events = self.result.events[rank]
-        done = [event for event in events if event.name == "done"]
-        if not done:
-            return f"rank {rank}: no completion event"
-        said = done[-1].fields
-        world = self.result.spec.ranks
-        if said["world_size"] != world:
-            return f"rank {rank}: saw a world of {said['world_size']}, expected {world}"
-        peers = [peer for event in events if event.name in ("peers", "done") for peer in event.fields["peers"]]
-        seen = [int(str(peer).rpartition(":")[2]) for peer in peers]
-        said_pids = {r: e.fields["pid"] for r in range(world) for e in self.result.events[r] if e.name == "hello"}
-        launched = [said_pids.get(r) for r in range(world)]
-        if seen != launched:
-            return f"rank {rank}: saw the peers {seen}, expected the processes {launched}"
-        if said["rows_done"] + said["rows_unsupported"] != said["rows_asked"]:
-            return f"rank {rank}: did {said['rows_done']} of {said['rows_asked']} rows"
-        return ""
-
     def unsupported(self, op: str, dtype: str) -> dict[int | None, str]:
         """Why the backend could not do this operation, by the size that was asked for; None stands for all sizes."""
         return {
@@ -100,7 +60,7 @@ class Sweep:
         Raises:
             InconclusiveError: a rank's part is missing or does not fit the others'.
         """
-        self.sound()
+        sound(self.result)
         found: dict[int, list[Event]] = {}
         for event in self.result.of("row"):
             if (event.fields["op"], event.fields["dtype"]) == (op, dtype):
@@ -153,7 +113,7 @@ class Sweep:
         Raises:
             InconclusiveError: nothing was measured.
         """
-        self.sound()
+        sound(self.result)
         late = dict.fromkeys(range(self.result.spec.ranks), 0.0)
         window = 0.0
         for waits, length in self._meetings():
@@ -188,8 +148,3 @@ def _first_wrong(event: Event) -> str:
         f"rank {event.rank}: {event.fields['size']} bytes, iteration {first['iteration']}, element {first['offset']}"
         f"{block}: got {first['got']}, expected {first['expected']}"
     )
-
-
-def interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """The 95% confidence interval of the median."""
-    return median_interval(samples)

@@ -9,11 +9,11 @@ import pytest
 
 from seatrial.check import Planned
 from seatrial.fixtures import Check, Launch, Telemetry
-from seatrial.job import Ending, Result
+from seatrial.job import Result
 from seatrial.parse.nccl_log import transport_of
 from seatrial.site import Site
 from seatrial.stats import median_interval
-from seatrial.suites import window
+from seatrial.suites import completion, window
 
 from . import plan
 from .sweep import Row, Sweep
@@ -28,18 +28,7 @@ def sweep(launch: Launch, site: Site) -> Iterator[Sweep]:
 @pytest.mark.trial(job=plan.sweep, checks=plan.completion)
 @pytest.mark.needs(ranks=2)
 def test_every_rank_completes(sweep: Sweep, check: Check) -> None:
-    result = sweep.result
-    missing, faults = sweep.missing_ranks()
-    measured = result.ending in (Ending.COMPLETED, Ending.DIED, Ending.SILENT) and not result.faults
-    why = "; ".join(map(str, result.faults[:3])) or f"{result.ending.value}: {result.cause}"
-    check(
-        "nccl.job.complete",
-        missing if measured else None,
-        unit="missing ranks",
-        n=result.spec.ranks,
-        why=why,
-        detail=faults if result.ending is Ending.COMPLETED else f"{result.ending.value}: {result.cause}",
-    )
+    completion.judge(check, "nccl.job.complete", sweep.result, completion.rows_done)
 
 
 @pytest.mark.trial(job=plan.sweep, checks=plan.collective)
@@ -109,7 +98,7 @@ def test_no_rank_is_late(sweep: Sweep, check: Check) -> None:
 @pytest.mark.trial(job=plan.sweep, checks=plan.transport)
 @pytest.mark.needs(ranks=2, feature="cuda")
 def test_transport(sweep: Sweep, site: Site, check: Check) -> None:
-    sweep.sound()
+    completion.sound(sweep.result)
     lines = [line for event in sweep.result.of("transport") for line in event.fields["lines"]]
     chosen = transport_of("\n".join(lines))
     unexpected = sorted(chosen.kinds - plan.expected_transports(site))

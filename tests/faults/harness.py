@@ -19,13 +19,19 @@ PLANTS = HERE / "plants"
 
 @dataclass
 class SmallTrial:
-    """A trial with a fault planted from outside; ``budgets`` as in a profile."""
+    """A trial of one suite with a fault planted from outside.
+
+    ``budgets`` are as in a profile, ``also`` are other parts of the profile, ``env`` is added to the environment.
+    """
 
     folder: Path
+    suite: str = "nccl"
     plant: str | None = None
     wrapper: str | None = None
     budgets: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    also: dict[str, object] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
 
     def profile(self) -> Path:
         """The profile of this machine as two CPU ranks."""
@@ -39,18 +45,20 @@ class SmallTrial:
         path = self.folder / "small.yaml"
         pool = {"name": "host", "accelerator": "cpu"}
         budgets = {"start": "60 s", "silence": "20 s", "total": "120 s"} | self.budgets
-        path.write_text(yaml.safe_dump({"name": "small", "target": target, "pools": [pool], "budgets": budgets}))
+        whole = {"name": "small", "target": target, "pools": [pool], "budgets": budgets, **self.also}
+        path.write_text(yaml.safe_dump(whole))
         return path
 
     def environment(self) -> dict[str, str]:
         """This process's environment, with the planted module first on the path of every Python of the trial."""
         folders = [str(PLANTS / self.plant), str(PLANTS)] if self.plant is not None else []
-        return {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, str(HERE.parent.parent)])}
+        return {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, str(HERE.parent.parent)]), **self.env}
 
     def argv(self) -> list[str]:
         """The command, as a user would give it, with the suite's plan made small."""
         run = ["--run-dir", str(self.folder / "run"), f"--cluster={self.profile()}", "--seed=7"]
-        return [sys.executable, "-m", "pytest", "-p", "tests.faults.small", "--pyargs", "seatrial.suites.nccl", *run]
+        suite = ["-p", "tests.faults.small", "--pyargs", f"seatrial.suites.{self.suite}"]
+        return [sys.executable, "-m", "pytest", *suite, *run]
 
     def run(self, timeout: float = 120) -> Finished:
         """Run it to its end."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.errors import InconclusiveError
-from seatrial.job import Ending, Event, JobSpec, Moment, Result, StreamFault, Timeline
+from seatrial.job import Ending, Event, JobSpec, Moment, Result, Timeline
 from seatrial.stats import low_outliers, robust_distances
 from seatrial.suites.health.devices import Health, Soak, gemm
 
@@ -127,28 +127,6 @@ def test_the_first_wrong_element_names_the_device() -> None:
         compared.first_wrong
         == "rank 0: core 0 (a core) of n: gemm float32 512 #4, row 3, column 5: got 1.0, expected 2.0"
     )
-
-
-@pytest.mark.parametrize(
-    "change", [{"ending": Ending.SILENT}, {"faults": (StreamFault(0, 1, "gap", "3 events are missing"),)}]
-)
-def test_a_broken_job_has_no_numbers(change: dict[str, Any]) -> None:
-    with pytest.raises(InconclusiveError):
-        Health(replace(result([events(0, 1)]), **change)).sound()
-
-
-def test_a_completion_needs_the_whole_world_and_all_phases() -> None:
-    def done(rank: int, **changes: Any) -> Event:
-        fields = {"world_size": 2, "peers": ["n:100", "n:101"], "rows_asked": 4, "rows_done": 4, "rows_unsupported": 0}
-        return Event(rank, 99, 9.0, "done", fields | changes)
-
-    def missing(*last: Event) -> tuple[int, str]:
-        return Health(result([[*events(rank, 1), event] for rank, event in enumerate(last)])).missing_ranks()
-
-    assert missing(done(0), done(1)) == (0, "")
-    assert missing(done(0), done(1, world_size=1))[0] == 1
-    assert missing(done(0, rows_done=3), done(1)) == (1, "rank 0: did 3 of 4 phases")
-    assert missing(done(0), done(1, peers=["n:101", "n:101"]))[0] == 1
 
 
 # The soak.

@@ -1,5 +1,6 @@
-"""Wraps torch.distributed in one rank's process, from outside the payload: the folder is on its PYTHONPATH."""
+"""Wraps functions of torch in one rank's process, from outside the payload: the folder is on its PYTHONPATH."""
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -25,13 +26,14 @@ class Later:
         return done
 
 
-def wrap(name: str, around: Callable[[Callable[..., Any], int], Callable[..., Any]]) -> None:
-    """Replace a function of torch.distributed by ``around(real, call number)``."""
-    import torch.distributed as dist
-
-    real, calls = getattr(dist, name), iter(range(10**9))
+def wrap(
+    name: str, around: Callable[[Callable[..., Any], int], Callable[..., Any]], module: str = "torch.distributed"
+) -> None:
+    """Replace a function of a module by ``around(real, call number)``."""
+    owner = importlib.import_module(module)
+    real, calls = getattr(owner, name), iter(range(10**9))
 
     def planted(*args: Any, **kwargs: Any) -> Any:
         return around(real, next(calls))(*args, **kwargs)
 
-    setattr(dist, name, planted)
+    setattr(owner, name, planted)
