@@ -168,6 +168,8 @@ class Copies:
             **said,
         )
         copying.discard(self._target)
+        # The next copy is timed: the disk must not still be giving back the blocks of this one.
+        copying.sync(os.path.dirname(self._target))
 
 
 def _cp_command() -> List[str]:

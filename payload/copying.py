@@ -200,8 +200,7 @@ class Copier:
             os.write(self._journal, b"\n")  # A line that a kill cut stays a line of its own.
             self._plan(wanted)
             self._run_streams()
-            for folder in {os.path.dirname(os.path.join(self._target, entry.path)) for entry in wanted}:
-                sync(folder)
+            self._sync_names(wanted)
         finally:
             os.close(self._journal)
             for file in self._files:
@@ -216,6 +215,14 @@ class Copier:
             failures=self._failures,
             stopped=self._stopped,
         )
+
+    def _sync_names(self, wanted: Sequence[Entry]) -> None:
+        """Make the names of the files durable, as their contents are."""
+        try:
+            for folder in sorted({os.path.dirname(os.path.join(self._target, entry.path)) for entry in wanted}):
+                sync(folder)
+        except OSError as error:
+            self._stopped = self._stopped or _told(error, "a folder's names")
 
     # What is to be done.
 
@@ -326,7 +333,7 @@ class Copier:
                 self._moved(count)
         finally:
             reader.close()
-        # The disk begins while the next file is read; this is a hint, and the fsync below is the promise.
+        # The disk writes while the next bytes are read; this is a hint, and the fsync below is the promise.
         _libc.sync_file_range(handle, part.offset, part.length, _SYNC_FILE_RANGE_WRITE)
         return ""
 

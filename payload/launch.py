@@ -14,7 +14,6 @@ A rank's standard output (its events) goes to ``logs/rank-N.events`` and its sta
 files, so that a slow reader never holds up a rank that is being measured, and nothing is lost when the reader dies.
 """
 
-import ctypes
 import functools
 import json
 import os
@@ -28,23 +27,13 @@ from typing import Any, Dict, List
 from . import procs
 from .events import LAUNCHER, SAMPLER, Emitter, take_stdout
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _TOLD = 16
 """How many processes the last event describes; with more it could be longer than an event may be."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
 def _die_with(launcher: int) -> None:
     """In a child before it becomes a rank: the kernel kills it when its launcher dies."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    procs.die_with_parent()
     if os.getppid() != launcher:
         os._exit(1)  # It died before the kernel knew.
 
@@ -211,7 +200,7 @@ def main() -> int:
         head += byte
     order = json.loads(head)
     emitter = take_stdout(order["job"], LAUNCHER)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    procs.adopt_orphans()
     wake, wake_write = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wake_write, False)

@@ -1,43 +1,28 @@
 """The payload's command line: ``python payload.pyz COMMAND [SETTINGS_JSON]``."""
 
-import ctypes
 import functools
 import importlib
 import json
 import os
 import platform
-import signal
 import socket
 import sys
 import traceback
 from types import TracebackType
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
+from . import procs
 from .events import SAMPLER, Emitter, take_stdout
 from .settings import SettingsError
 
 USAGE = 2
 """Exit status where the command line, the settings or the environment are wrong."""
 
-_PR_SET_PDEATHSIG = 1
 _RANK_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
 _ARGUMENT_CHARACTERS = 300
 _MESSAGE_CHARACTERS = 500
 
 Settings = Dict[str, Any]
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies.
-
-    Raises:
-        OSError: the kernel refused.
-    """
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -85,7 +70,7 @@ def _follow_launcher() -> None:
     launcher = os.environ.get("SEATRIAL_LAUNCHER")
     if launcher is None:
         return
-    die_with_parent()
+    procs.die_with_parent()
     if str(os.getppid()) != launcher:
         raise SystemExit(f"seatrial payload: the launcher, process {launcher}, is gone: the parent is {os.getppid()}")
 

@@ -13,8 +13,8 @@ import time
 from contextlib import suppress
 from typing import IO, Any, Dict, Iterator, List, Tuple
 
+from . import procs
 from .events import Emitter, Heartbeat, Position
-from .main import die_with_parent
 from .settings import SettingsError, settled
 
 DEFAULTS: Dict[str, Any] = {
@@ -67,7 +67,7 @@ def _run(argv: List[str], emitter: Emitter, timeout_s: int) -> Tuple[int, int]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=die_with_parent,  # noqa: PLW1509 - no thread runs yet
+        preexec_fn=procs.die_with_parent,  # noqa: PLW1509 - no thread runs yet
     )
     assert child.stdout is not None
     deadline = time.monotonic() + timeout_s

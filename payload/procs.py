@@ -1,5 +1,6 @@
 """Processes by exact identity: a pid and its start time, or a tag in the environment; never a name or a pattern."""
 
+import ctypes
 import errno
 import os
 import signal
@@ -9,6 +10,34 @@ TAG = "SEATRIAL_TAG"
 """The environment variable whose exact value marks every process of one job."""
 
 _DESCRIPTION_CHARACTERS = 200
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 class Process(NamedTuple):

@@ -27,10 +27,11 @@ def measure(source: str, target: str, entries: Sequence[Entry], moved: Callable[
     """Kill a staging, look, and resume it.
 
     Returns:
-        The fields of the ``resume`` event: ``attempts``; ``why`` where no kill came while a file was half there; else ``whole_files`` and
-        ``whole_bytes`` at the kill, ``half`` (files on their way, none of them under a final name), ``half_named``
-        (files under a final name that were not whole), ``missing_bytes``, ``copied_bytes`` of the resumed run,
-        ``again_bytes`` (bytes of files that were whole and are others now), and ``faults`` of the result.
+        The fields of the ``resume`` event: ``attempts``; ``why`` where no kill came while a file was half there, or the
+        resumed run failed; else ``whole_files`` and ``whole_bytes`` at the kill, ``half`` (bytes of the files on their
+        way, none of them under a final name), ``half_named`` (files under a final name that were not whole),
+        ``missing_bytes``, ``copied_bytes`` of the resumed run, ``again_bytes`` (of files that were whole and are others
+        now), and ``wrong_files`` of the result.
 
     Raises:
         OSError: the target cannot be read.

@@ -8,19 +8,24 @@ where neither has instructions of its own (1.8 against 0.6 GB/s on the machine o
 on a thread beside the transfer, so that storage, not the checksum, sets the pace.
 """
 
+import collections
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import time
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 
 CHUNK = 8 << 20
-"""Bytes that are handed on at once: what memory a shard of any size needs beside its tensors is two of these."""
+"""Bytes that are handed on at once: beside its tensors, a shard of any size needs memory for a few of these."""
+
+READERS = 2
+"""So many pieces of a shard are read at once."""
 
 PART = ".part"
 """The ending of a file that is still being written: under its final name a shard is whole."""
@@ -64,19 +69,24 @@ class Checksum:
 
 
 class Bounce:
-    """Two buffers of the host through which a device's bytes pass, each free again once its checksum is done."""
+    """Buffers of the host through which a device's bytes pass, in turn.
 
-    def __init__(self) -> None:
+    Args:
+        count: how many there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
         self._buffers: List[torch.Tensor] = []
-        self._busy: List[Optional[Future[None]]] = [None, None]
+        self._busy: List[Optional[Future[None]]] = [None] * count
         self._turn = 0
 
     def take(self, size: int) -> torch.Tensor:
-        """The next buffer, cut to ``size`` bytes."""
+        """The next buffer, cut to ``size`` bytes, once what it was lent for is done."""
         if not self._buffers:
             pinned = torch.cuda.is_available()
-            self._buffers = [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=pinned) for _ in self._busy]
-        self._turn = 1 - self._turn
+            self._buffers = [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=pinned) for _ in range(self._count)]
+        self._turn = (self._turn + 1) % self._count
         busy = self._busy[self._turn]
         if busy is not None:
             busy.result()
@@ -162,7 +172,7 @@ def write(
         OSError: the file cannot be written; the message names it.
     """
     begin = time.perf_counter()
-    checksum, bounce = Checksum(), Bounce()
+    checksum, bounce = Checksum(), Bounce(2)
     head = _head(tensors, plain)
     total = len(head) + sum(map(size_of, tensors.values()))
     with replaced(path) as descriptor:
@@ -214,21 +224,21 @@ def read(path: str, size: int, checksum: str, device: torch.device, take: Callab
     found = os.path.getsize(path)
     if found != size:
         raise DamageError(f"{found} bytes, expected {size}: truncated or overwritten")
-    running, bounce = Checksum(), Bounce()
     with open(path, "rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        listed, plain = _header(file, size, running)
-        for name, dtype, shape in listed:
-            tensor = torch.empty(shape, dtype=dtype, device=device)
-            _fill(file, tensor, running, bounce)
-            take(name, tensor)
-    summed = running.close()
-    if summed != checksum:
-        raise DamageError(f"checksum {summed}, expected {checksum}: its bytes are not those that were written")
+        listed, plain, head = _header(file, size)
+        with Ahead(file.fileno(), head) as ahead:
+            for name, dtype, shape in listed:
+                tensor = torch.empty(shape, dtype=dtype, device=device)
+                for piece in pieces(raw(tensor)):
+                    ahead.read(piece)
+                ahead.then(take, name, tensor)
+    if ahead.checksum != checksum:
+        raise DamageError(f"checksum {ahead.checksum}, expected {checksum}: its bytes are not those that were written")
     return plain
 
 
-def _header(file: Any, size: int, running: Checksum) -> Tuple[List[Tuple[str, torch.dtype, List[int]]], Any]:
+def _header(file: Any, size: int) -> Tuple[List[Tuple[str, torch.dtype, List[int]]], Any, bytes]:
+    """The tensors in their order, the plain object, and the bytes in which they were told."""
     first = file.read(_FIRST_BYTES)
     length = first[-26:-10]
     if len(first) < _FIRST_BYTES or not length.isdigit() or int(length) > size:
@@ -236,28 +246,70 @@ def _header(file: Any, size: int, running: Checksum) -> Tuple[List[Tuple[str, to
     header = file.read(int(length))
     if first != _FIRST % (int(length), zlib.crc32(header)):
         raise DamageError("its header is not what was written")
-    for part in (first, header):
-        running.add(memoryview(part))
     described: Dict[str, Any] = json.loads(header)
-    return [(name, _DTYPES[dtype], shape) for name, dtype, shape in described["tensors"]], described["plain"]
+    listed = [(name, _DTYPES[dtype], shape) for name, dtype, shape in described["tensors"]]
+    return listed, described["plain"], first + header
 
 
-def _fill(file: Any, tensor: torch.Tensor, running: Checksum, bounce: Bounce) -> None:
-    for piece in pieces(raw(tensor)):
-        host = piece if piece.device.type == "cpu" else bounce.take(piece.numel())
+class Ahead:
+    """Reads a file's next pieces while the checksum of those before them is computed, all in the file's order.
+
+    Args:
+        descriptor: the file.
+        head: its first bytes, which have been read.
+
+    Attributes:
+        checksum: of all bytes so far, in hexadecimal; of all of them after the ``with`` block.
+    """
+
+    def __init__(self, descriptor: int, head: bytes) -> None:
+        self._descriptor = descriptor
+        self._at = len(head)
+        self._value = zlib.crc32(head)
+        self._pool = ThreadPoolExecutor(READERS)
+        self._pending: Deque[Callable[[], None]] = collections.deque()
+        self._bounce = Bounce(READERS + 2)
+
+    @property
+    def checksum(self) -> str:
+        """CRC-32."""
+        return f"{self._value:08x}"
+
+    def __enter__(self) -> "Ahead":
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        while self._pending and kind is None:
+            self._pending.popleft()()
+        self._pool.shutdown()
+
+    def read(self, piece: torch.Tensor) -> None:
+        """Have the next bytes in a flat uint8 tensor, now or later."""
+        host = piece if piece.device.type == "cpu" else self._bounce.take(piece.numel())
         data = view(host)
-        if _read_into(file, data) != len(data):
+        got = self._pool.submit(_read_at, self._descriptor, data, self._at)
+        self._at += len(data)
+        self.then(self._settle, got, data, host, piece)
+
+    def then(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something once all that was asked for before is there."""
+        self._pending.append(functools.partial(work, *arguments))
+        while len(self._pending) > READERS + 1:
+            self._pending.popleft()()
+
+    def _settle(self, got: "Future[int]", data: memoryview, host: torch.Tensor, piece: torch.Tensor) -> None:
+        if got.result() != len(data):
             raise DamageError("it ends within a tensor")
-        bounce.lend(running.add(data))
+        self._value = zlib.crc32(data, self._value)
         if host is not piece:
             piece.copy_(host)
 
 
-def _read_into(file: Any, data: memoryview) -> int:
+def _read_at(descriptor: int, data: memoryview, at: int) -> int:
     got = 0
     while got < len(data):
-        count = file.readinto(data[got:])
-        if not count:
+        count = os.preadv(descriptor, [data[got:]], at + got)
+        if count == 0:
             break
         got += count
     return got
