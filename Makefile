@@ -34,7 +34,7 @@ check: setup  ## lint, types, unit tests: at most a minute
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/unit
+	$(BIN)/pytest -q -n 2 tests/unit
 
 soak: packages setup  ## faults and clean trials again and again; figures to docs/soak.md
 	$(BIN)/python -m bench.soak
