@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from seatrial.record import Check, Record
-from seatrial.reports import checkpoint, health, nccl, words
+from seatrial.reports import checkpoint, health, nccl, staging, words
 from seatrial.reports.plots import Figure, margin
 
 FIGURES: Mapping[str, Callable[[Record], list[Figure]]] = {
     "nccl": nccl.figures,
     "health": health.figures,
     "checkpoint": checkpoint.figures,
+    "staging": staging.figures,
 }
 """What each suite draws beside its tables."""
 _NUMBER = re.compile(r"\d[\d.,]*")

@@ -20,6 +20,8 @@ from seatrial.suites.checkpoint import plan
 from seatrial.suites.checkpoint.trace import Trace, compare
 from seatrial.suites.health import plan as health
 from seatrial.suites.health.devices import Health
+from seatrial.suites.staging import plan as staging
+from seatrial.suites.staging.staged import Staged, wait_share
 from seatrial.target.local import LocalTarget, Workshop
 
 PYTHON = "/usr/bin/python3"
@@ -96,3 +98,19 @@ def test_devices_are_measured(target: LocalTarget) -> None:
     (torch,) = {event.fields["torch"] for event in found.result.of("ready")}
     if torch.startswith("1."):
         assert "not implemented for 'Half'" in (found.unsupported("gemm", "float16") or "")
+
+
+def test_a_staged_data_set_is_read_under_training(target: LocalTarget) -> None:
+    site = replace(survey(config.load_cluster("local", Path.cwd()), seed=11), device="cpu")
+    spec = staging.staging(site)
+    small = {"shard_bytes": 5 * staging.MIB, "small": 20, "rounds": 1, "scaling_rounds": 1, "steps": 5}
+    with target.submit(replace(spec, settings={**spec.settings, **small})) as job:
+        found = Staged(job.wait())
+    assert found.missing_ranks().count == 0
+    assert found.wrong_files(0, "seeded", len(staging.STATES) * len(staging.STREAMS)).count == 0
+    assert found.only(0, "resume")["wrong_files"] == 0
+    loader = found.only(0, "loader")
+    share, _ = wait_share(loader)
+    assert len(loader["wait_us"]) == 5
+    assert share is not None
+    assert 0 < share < 1

@@ -57,7 +57,8 @@ def test_half_a_file_under_its_final_name_is_named(tmp_path: Path) -> None:
     done = staging(tmp_path, "staging_half")
     half = done.check("staging.resume.half_files")
     assert half.outcome == "fail", done.output
-    assert "shards/shard-000" in half.detail
+    assert "bytes on their way" in half.detail
+    assert "shards/shard-000" in half.detail or "small/" in half.detail
     assert done.check("staging.resume.complete").outcome == "pass"
     assert done.verdict == "rejected"
 
@@ -223,3 +224,17 @@ def test_a_manifest_that_cannot_be_used_is_an_error_of_access(tmp_path: Path) ->
     assert refused.outcome == "error", done.output
     assert "expected the first line" in refused.reason
     assert done.verdict == "not accepted"
+
+
+def test_rates_are_held_against_what_the_profile_promises(tmp_path: Path) -> None:
+    minimum = {"write": "1 kB/s", "read": "9000 TB/s"}
+    shared = {"name": "shared", "kind": "shared-filesystem", "path": str(tmp_path), "minimum": minimum}
+    done = staging(tmp_path, storage=[shared])
+    kept = done.check("staging.promised.write", storage="shared")
+    assert (kept.outcome, kept.unit) == ("pass", "GB/s"), done.output
+    broken = done.check("staging.promised.read", storage="shared")
+    assert broken.outcome == "fail" or (broken.outcome == "inconclusive" and broken.qualified)
+    assert broken.bound is not None
+    assert broken.bound.limits == (9e6, None)
+    assert "the profile" in broken.bound.source
+    assert done.verdict in ("rejected", "not accepted")
