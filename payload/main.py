@@ -125,10 +125,13 @@ def _as_rank(module: str, settings: Optional[Settings]) -> int:
     )
     sys.excepthook = functools.partial(_last_words, emitter)
     try:
-        return int(_module(module).run(emitter, settings or {}))
+        status = int(_module(module).run(emitter, settings or {}))
     except SettingsError as error:
         _tell_failure(emitter, error)
         raise
+    sys.stderr.flush()
+    # The work is done and told: what torch's threads do while an interpreter is taken down can only spoil the status.
+    os._exit(status)
 
 
 class Command(NamedTuple):

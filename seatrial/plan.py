@@ -48,12 +48,6 @@ class Plan:
         """The checks that a test judges."""
         return [planned for planned, owner in self._planned.values() if owner == test]
 
-    def untouched(self, suites: Sequence[str]) -> list[str]:
-        """The checks of these suites that no selected test plans at any place."""
-        ids = {planned.id for planned, _ in self._planned.values()}
-        entries = [entry for entry in self.bounds.entries if entry.id.partition(".")[0] in suites]
-        return [entry.id for entry in entries if not any(self.bounds.entry(id_) == entry for id_ in ids)]
-
     def bound(self, planned: Planned) -> Bound | None:
         """The bound that fits a check here, whatever its confidence."""
         return self.bounds.find(planned.id, self.site.context(**planned.place.where))

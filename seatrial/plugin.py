@@ -182,7 +182,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in trials:
             _plan_item(plan, item)
         footprint(config.stash[CLUSTER], list(plan.jobs.values()))
-        _write_plan(config, plan)
+        _write_plan(config, plan, trials)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -213,12 +213,23 @@ def _plan_item(plan: Plan, item: pytest.Item) -> None:
         plan.jobs[spec.name] = spec
 
 
-def _write_plan(config: pytest.Config, plan: Plan) -> None:
+def _write_plan(config: pytest.Config, plan: Plan, trials: Sequence[pytest.Item]) -> None:
     """One process of the run writes the plan: the only one, or xdist's first worker."""
     trial = config.stash.get(TRIAL, None)
     if trial is not None and trial.ticket.worker in ("main", "gw0"):
         left_out = [planned.id for item in config.stash[DESELECTED] for planned in _checks(item, plan.site)]
-        trial.write_plan(sorted({*left_out, *plan.untouched(config.stash[CLUSTER].require)}))
+        trial.write_plan([*left_out, *_not_collected(config, trials)])
+
+
+def _not_collected(config: pytest.Config, trials: Sequence[pytest.Item]) -> list[str]:
+    """What naming files or tests on the command line leaves out of a suite, as names that begin with the suite's."""
+    collected = {item.path for item in trials}
+    files = {path for folder in {path.parent for path in collected} for path in folder.glob("test_*.py")}
+    picked = [item for item in trials if any("::" in argument for argument in config.args)]
+    return sorted(
+        {f"{path.parent.name}.{path.name}" for path in files - collected}
+        | {f"{item.path.parent.name}.{item.path.name}: only tests picked by name" for item in picked}
+    )
 
 
 def _unmet(item: pytest.Item, site: Site) -> str:

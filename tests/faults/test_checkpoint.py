@@ -18,6 +18,12 @@ def trial(folder: Path, chains: str, plant: str | None = None, **also: object) -
     return SmallTrial(folder, suite="checkpoint", plant=plant, options=options, also=also, env=env).run(timeout=300)
 
 
+def test_a_clean_trial_is_accepted(tmp_path: Path) -> None:
+    done = SmallTrial(tmp_path, suite="checkpoint").run()
+    assert done.status == 0, done.output
+    assert done.outcomes() == {"pass"}
+
+
 # The storage.
 
 
