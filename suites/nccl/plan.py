@@ -12,7 +12,7 @@ OPS: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast
 DTYPES: tuple[str, ...] = ("float32", "bfloat16")
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 SIZES: dict[str, tuple[int, ...]] = {
-    "cpu": (256 * KIB, 2 * MIB, 16 * MIB),
+    "cpu": (64 * KIB, 4 * MIB, 16 * MIB),
     "cuda": (1 * MIB, 64 * MIB, 1 * GIB, 8 * GIB, 16 * GIB),
 }
 """Message sizes in bytes, as nccl-tests counts them: the smallest shows latency, the largest bandwidth."""
@@ -67,12 +67,9 @@ def completion(site: Site) -> list[Planned]:  # noqa: ARG001  (every plan takes 
 
 
 def collective(site: Site, op: str, dtype: str) -> list[Planned]:
-    """One collective in one dtype: right at all sizes, fast at each.
-
-    On cuda the smallest size has no bandwidth to judge: it is latency, and what the next size is held against.
-    """
-    judged = sizes(site) if site.device == "cpu" else sizes(site)[1:]
-    speed = [Planned(f"nccl.{op}.busbw", Place({"dtype": dtype, "size": format_bytes(size)})) for size in judged]
+    """One collective in one dtype: right at all sizes, fast at all but the smallest, which is latency."""
+    judged = [Place({"dtype": dtype, "size": format_bytes(size)}) for size in sizes(site)[1:]]
+    speed = [Planned(f"nccl.{op}.busbw", place) for place in judged]
     return [Planned(f"nccl.{op}.correct", Place({"dtype": dtype})), *speed]
 
 

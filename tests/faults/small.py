@@ -7,7 +7,7 @@ from seatrial.suites.staging import plan as staging
 
 plan.OPS = ("all_reduce", "all_gather")
 plan.DTYPES = ("float32",)
-plan.SIZES = {"cpu": (64 * plan.KIB, 256 * plan.KIB), "cuda": (1 * plan.MIB, 16 * plan.MIB)}
+plan.SIZES = {"cpu": (64 * plan.KIB, 4 * plan.MIB), "cuda": (1 * plan.MIB, 16 * plan.MIB)}
 plan.ITERATIONS = 20
 
 health.DTYPES = {"cpu": ("float32",), "cuda": ("bfloat16",)}
