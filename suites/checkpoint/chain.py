@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.errors import InconclusiveError
-from seatrial.job import Ending, Event, JobSpec, Result
+from seatrial.job import Event, JobSpec, Result
 from seatrial.site import Site
 from seatrial.supervise import SupervisedJob
 
@@ -190,13 +190,3 @@ def _rounded(moment: float | None, offset: float) -> float | None:
 
 def _now_if(event: Event | None) -> float | None:
     return None if event is None else time.monotonic()
-
-
-def sound(result: Result) -> None:
-    """Refuse the numbers of a job that did not complete.
-
-    Raises:
-        InconclusiveError: says why.
-    """
-    if result.ending is not Ending.COMPLETED:
-        raise InconclusiveError(f"job {result.job}: {result.ending.value}: {result.cause}")

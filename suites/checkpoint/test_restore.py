@@ -12,14 +12,15 @@ import pytest
 from seatrial.check import Planned
 from seatrial.errors import InconclusiveError
 from seatrial.fixtures import Check, Launch, Telemetry
-from seatrial.job import Ending, Result
+from seatrial.job import Result
 from seatrial.site import Site
 from seatrial.stats import median_interval
-from seatrial.suites import window
+from seatrial.suites import completion, window
+from seatrial.suites.completion import sound
 from seatrial.trial import Trial
 
 from . import goodput, plan
-from .chain import Chain, Home, sound
+from .chain import Chain, Home
 from .trace import Comparison, Trace, compare, spread
 
 Chains = Callable[[str], Chain]
@@ -58,18 +59,11 @@ def chains(trial: Trial, launch: Launch, site: Site, home: Home) -> Chains:
 @pytest.mark.trial(job=plan.uninterrupted, checks=plan.completion)
 @pytest.mark.needs(ranks=2)
 def test_the_uninterrupted_run_completes(uninterrupted: Result, check: Check) -> None:
-    result = uninterrupted
-    done = [event.rank for event in result.of("done") if event.fields["steps_done"] == plan.STEPS]
-    missing = [rank for rank in range(result.spec.ranks) if rank not in done]
-    measured = result.ending in (Ending.COMPLETED, Ending.DIED, Ending.SILENT) and not result.faults
-    check(
-        "checkpoint.job.complete",
-        len(missing) if measured else None,
-        unit="missing ranks",
-        n=result.spec.ranks,
-        why="; ".join(map(str, result.faults[:3])) or f"{result.ending.value}: {result.cause}",
-        detail=f"{result.ending.value}: {result.cause}",
-    )
+    completion.judge(check, "checkpoint.job.complete", uninterrupted, _steps_done)
+
+
+def _steps_done(done: completion.Done) -> str:
+    return "" if done["steps_done"] == plan.STEPS else f"did {done['steps_done']} of {plan.STEPS} steps"
 
 
 @pytest.mark.needs(ranks=2)
