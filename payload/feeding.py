@@ -4,7 +4,9 @@ The model is trained for real. Its passes over a batch are repeated until a step
 loader must keep up with is the step of the user's model, which is not known here.
 """
 
+import mmap
 import os
+import random
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -15,6 +17,8 @@ _HIDDEN = 128
 _FEATURES = 4096
 _CLASSES = 10
 _TRIES = 5
+_AHEAD = 2
+"""Batches that a worker fetches ahead, as is torch's default."""
 
 
 class Feed(NamedTuple):
@@ -28,28 +32,61 @@ class Feed(NamedTuple):
     workers: int
 
 
-class Samples(Dataset):  # type: ignore[misc]
-    """The files of a data set, cut into samples of one size; a file's rest that is shorter is left out."""
+class Batches(Dataset):  # type: ignore[misc]
+    """Batches of samples, each read into its place in a memory that the workers share with the training process.
 
-    def __init__(self, files: Sequence[Tuple[str, int]], sample_bytes: int) -> None:
-        self._bytes = sample_bytes
-        self._places = [
-            (path, offset) for path, size in files for offset in range(0, size - sample_bytes + 1, sample_bytes)
-        ]
+    The memory is there before the workers are forked: no descriptor has to be handed over by a socket, whose path in a
+    long TMPDIR would be too long.
+
+    Args:
+        files: path and size of each file; a file's rest that is shorter than a sample is left out.
+        feed: the loop.
+        seed: decides the order of the samples, which are drawn with replacement.
+    """
+
+    def __init__(self, files: Sequence[Tuple[str, int]], feed: Feed, seed: int) -> None:
+        size = feed.sample_bytes
+        self._feed = feed
+        self.places = [(path, offset) for path, length in files for offset in range(0, length - size + 1, size)]
+        self._count = feed.warmup + feed.steps
+        drawn = random.Random(seed)
+        self._order = [drawn.randrange(len(self.places) or 1) for _ in range(feed.batch * self._count)]
+        # No worker may write where the loop still reads: beside what is fetched ahead, one is in use and one is begun.
+        self._slots = _AHEAD * max(1, feed.workers) + 2
+        self._memory = mmap.mmap(-1, self._slots * feed.batch * size)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._count
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        path, offset = self._places[index]
-        data = bytearray(self._bytes)
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            if os.preadv(handle, [data], offset) != self._bytes:
-                raise OSError(f"{path}: fewer than {self._bytes} bytes at {offset}")
-        finally:
-            os.close(handle)
-        return torch.frombuffer(data, dtype=torch.uint8)
+    def __getitem__(self, number: int) -> int:
+        """Read a batch into its slot; returns its number.
+
+        Raises:
+            IndexError: there is no such batch.
+            OSError: a file is shorter than it was.
+        """
+        if number >= self._count:
+            raise IndexError(number)
+        feed, slot = self._feed, memoryview(self._memory)[self._start(number) :]
+        for at, place in enumerate(self._order[number * feed.batch : (number + 1) * feed.batch]):
+            path, offset = self.places[place]
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                room = slot[at * feed.sample_bytes : (at + 1) * feed.sample_bytes]
+                if os.preadv(handle, [room], offset) != feed.sample_bytes:
+                    raise OSError(f"{path}: fewer than {feed.sample_bytes} bytes at {offset}")
+            finally:
+                os.close(handle)
+        return number
+
+    def tensor(self, number: int) -> torch.Tensor:
+        """The batch that was read: uint8, samples by bytes."""
+        count = self._feed.batch * self._feed.sample_bytes
+        flat = torch.frombuffer(self._memory, dtype=torch.uint8, count=count, offset=self._start(number))
+        return flat.reshape(self._feed.batch, self._feed.sample_bytes)
+
+    def _start(self, number: int) -> int:
+        return number % self._slots * self._feed.batch * self._feed.sample_bytes
 
 
 class _Model:
@@ -97,44 +134,39 @@ def measure(files: Sequence[Tuple[str, int]], feed: Feed, seed: int, moved: Call
         ``wait_us`` and ``work_us`` of each measured step, the ``device``, ``samples`` in the set, ``passes`` a step; or
         ``why`` where the set has too few samples.
     """
-    samples = Samples(files, feed.sample_bytes)
-    wanted = feed.batch * (feed.steps + feed.warmup)
-    if not len(samples):
+    batches = Batches(files, feed, seed)
+    if not batches.places:
         return {"why": f"no file has {feed.sample_bytes} bytes, the size of one sample"}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(seed)
     model = _Model(device)
-    model.last(feed.step_s, torch.stack([samples[at % len(samples)] for at in range(feed.batch)]))
-    order = torch.utils.data.RandomSampler(samples, replacement=True, num_samples=wanted)
-    loader = DataLoader(
-        samples,
-        batch_size=feed.batch,
-        sampler=order,
-        num_workers=feed.workers,
-        multiprocessing_context="fork" if feed.workers else None,
-        pin_memory=device.type == "cuda",
-    )
-    waits, works = _loop(loader, model, moved)
+    model.last(feed.step_s, batches.tensor(batches[0]))
+    ahead = {"prefetch_factor": _AHEAD, "multiprocessing_context": "fork"} if feed.workers else {}
+    loader = DataLoader(batches, batch_size=None, num_workers=feed.workers, **ahead)
+    waits, works = _loop(loader, batches, model, moved)
     return {
         "wait_us": waits[feed.warmup :],
         "work_us": works[feed.warmup :],
         "device": device.type,
-        "samples": len(samples),
+        "samples": len(batches.places),
         "passes": model.passes,
         "torch": torch.__version__,
     }
 
 
-def _loop(loader: Any, model: _Model, moved: Callable[[int], None]) -> Tuple[List[float], List[float]]:
+def _loop(
+    loader: Any, batches: Batches, model: _Model, moved: Callable[[int], None]
+) -> Tuple[List[float], List[float]]:
     waits: List[float] = []
     works: List[float] = []
-    batches = iter(loader)
+    numbers = iter(loader)
     while True:
         begin = time.perf_counter()
-        batch: Optional[torch.Tensor] = next(batches, None)
-        if batch is None:
+        number: Optional[int] = next(numbers, None)
+        if number is None:
             return waits, works
         arrived = time.perf_counter()
+        batch = batches.tensor(number)
         model.step(batch)
         end = time.perf_counter()
         waits.append(round((arrived - begin) * 1e6, 1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import LeakError, UsageError
-from seatrial.payload import procs
+from seatrial.payload import procs, scratch
 from seatrial.sweep import sweep
 
 FILE = "ledger.jsonl"
@@ -159,6 +158,6 @@ def _end_processes(account: Account) -> Iterator[str]:
 
 def _remove(entry: Entry) -> None:
     try:
-        shutil.rmtree(entry.scratch)
+        scratch.remove(str(entry.scratch))
     except OSError as error:
         raise LeakError(f"{entry.job}: {entry.scratch} cannot be removed: {error}") from error

@@ -66,7 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     try:
         _open(config)
-    except UsageError as error:
+    except SeatrialError as error:
+        # A GPU that cannot be opened stops the run here too: nothing has been launched, and nothing could be measured.
         raise pytest.UsageError(str(error)) from error
 
 

@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import job as j
+from seatrial.errors import AccessError
 from seatrial.ledger import Ledger
 from seatrial.parse.events import EventReader
-from seatrial.payload import nvml, procs
+from seatrial.payload import nvml, procs, scratch
 from seatrial.payload.events import LAUNCHER, SAMPLER
 from seatrial.supervise import SupervisedJob
 from seatrial.sweep import sweep
@@ -138,7 +138,10 @@ def find_node() -> j.Node:
         seatrial.errors.AccessError: it has a GPU that NVML cannot open.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = nvml.find()
+    try:
+        found = nvml.find()
+    except nvml.AbsentError as error:
+        raise AccessError(f"{platform.node()}: this machine has a GPU that cannot be opened: {error}") from error
     accelerator = accelerator_slug(found.gpus[0].name, found.gpus[0].memory) if found.gpus else "cpu"
     return j.Node(
         name=platform.node(),
@@ -351,7 +354,7 @@ class _Run:
         """Remove the job's scratch folder and enter its absence; what cannot be removed is left behind."""
         try:
             if self._scratch.exists():
-                shutil.rmtree(self._scratch)
+                scratch.remove(str(self._scratch))
         except OSError as error:
             return [f"scratch folder {self._scratch}: {error}"]
         self._workshop.ledger.gone(self._id)

@@ -23,6 +23,4 @@ staging.SIZES = {
 staging.FEED = {device: {**feed, "steps": 10} for device, feed in staging.FEED.items()}
 
 checkpoint.SMALL = {**checkpoint.SMALL, "width": 64}
-checkpoint.RATE_REPEATS = {"cpu": 10, "cuda": 10}
-checkpoint.RATE_BYTES = {"cpu": checkpoint.MIB, "cuda": 64 * checkpoint.MIB}
 checkpoint.CHAINS = {"shards": checkpoint.CHAINS["shards"][:1]}
