@@ -80,7 +80,7 @@ def remove(scratch: str) -> List[str]:
     """
     removed = []
     for folder in (*elsewhere(scratch), scratch):
-        if os.path.isdir(folder) and not os.path.islink(folder):
+        if os.path.lexists(folder):
             shutil.rmtree(folder)
             removed.append(folder)
     return removed

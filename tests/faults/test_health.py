@@ -30,8 +30,10 @@ def test_a_slow_device_is_the_odd_one_out(tmp_path: Path) -> None:
     done = trial(tmp_path, "health_slow")
     assert done.verdict == "rejected", done.output
     assert outcomes(done, "health.gemm.tflops", dtype="float32") == ("pass", "fail")
-    assert outcomes(done, "health.device.share") == ("pass", "fail")
     assert outcomes(done, "health.soak.retained") == ("pass", "pass")
+    # Beside a device that mostly sleeps, the other's copies vary: noise may hide that it is sound, never accuse it.
+    assert done.check("health.device.share", rank="0").outcome != "fail"
+    assert done.check("health.device.share", rank="1").outcome == "fail"
     assert "rank 1: core" in done.check("health.device.share", rank="1").detail
 
 
