@@ -1,4 +1,4 @@
-"""The node's own storage shows a file under its final name as soon as it is begun under another."""
+"""The node's own storage shows the first byte of a file under its final name as soon as it is begun under another."""
 
 import json
 import os
@@ -24,7 +24,7 @@ if "stage" in sys.orig_argv:
         if end:
             final = os.path.join(settings["target"], paths[int(number)])
             if not os.path.exists(final):
-                os.link(path, final)
+                Path(final).write_bytes(b"\0")
         return file
 
     os.open = begin
