@@ -154,7 +154,8 @@ def margin(check: Check) -> float:
         return math.inf
     low, high = check.bound.limits
     margins = [
-        sign * (check.observed / 2 - limit / 2) / (abs(limit) / 2) if limit else _beyond(sign * check.observed)
+        # Halves, so that no difference overflows; the half of the smallest number there is, is nothing.
+        sign * (check.observed / 2 - limit / 2) / (abs(limit) / 2) if limit / 2 else _beyond(sign * check.observed)
         for sign, limit in ((1, low), (-1, high))
         if limit is not None
     ]
