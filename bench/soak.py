@@ -11,8 +11,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from xml.etree import ElementTree
 
 from bench import table, write
 from seatrial import record
@@ -21,16 +23,20 @@ from seatrial.stats import proven_rate
 ROOT = Path(__file__).parent.parent
 
 
-def clean_trial(folder: Path) -> tuple[str, float, list[str]]:
-    """One whole trial of this machine: its verdict, its seconds, its worst findings."""
+def clean_trial(folder: Path, suites: Sequence[str]) -> tuple[str, float, list[str]]:
+    """One trial of this machine by these suites: its verdict, its seconds, its worst findings."""
+    folder.mkdir()
+    profile = folder / "soak.yaml"
+    profile.write_text("name: soak\ntarget: {kind: local}\npools: [{name: machine}]\n")
+    paths = [str(ROOT / "suites" / suite) for suite in suites]
     begin = time.monotonic()
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--cluster=local", "--run-dir", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", *paths, f"--cluster={profile}", "--run-dir", str(folder / "run")],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         check=False,
     )
-    verdict = record.read(folder / "record.jsonl").verdict
+    verdict = record.read(folder / "run" / "record.jsonl").verdict
     assert verdict is not None, "the trial wrote no verdict"
     return verdict.verdict, time.monotonic() - begin, list(verdict.worst)
 
@@ -54,12 +60,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--clean", type=int, default=20, help="clean trials (default 20)")
     parser.add_argument("--faults", type=int, default=5, help="rounds of all planted faults (default 5)")
+    every = sorted(path.parent.name for path in (ROOT / "suites").glob("*/checks.yaml"))
+    parser.add_argument("--suites", nargs="+", choices=every, default=every, help="which suites (default: all)")
     arguments = parser.parse_args()
     verdicts: Counter[str] = Counter()
     seconds, findings = [], []
     with tempfile.TemporaryDirectory(prefix="seatrial-soak-") as name:
         for number in range(arguments.clean):
-            verdict, took, worst = clean_trial(Path(name) / str(number))
+            verdict, took, worst = clean_trial(Path(name) / str(number), arguments.suites)
             verdicts[verdict] += 1
             seconds.append(took)
             findings += worst
@@ -72,7 +80,7 @@ def main() -> int:
     alarms = arguments.clean - verdicts["accepted"]
     proven = f"{proven_rate(arguments.clean):.1%}" if alarms == 0 and arguments.clean else "nothing"
     rows = [
-        ["clean trials", str(arguments.clean)],
+        ["clean trials", f"{arguments.clean} of {', '.join(arguments.suites)}"],
         ["false alarms", str(alarms)],
         ["false alarms excluded above (95%)", proven],
         ["seconds a trial, median (range)", f"{median(seconds):.1f} ({min(seconds):.1f}-{max(seconds):.1f})"],
@@ -80,7 +88,8 @@ def main() -> int:
         ["faults missed", str(red)],
         ["findings of clean trials", ", ".join(findings) or "none"],
     ]
-    command = f"python -m bench.soak --clean {arguments.clean} --faults {arguments.faults}"
+    suites = " ".join(arguments.suites)
+    command = f"python -m bench.soak --clean {arguments.clean} --faults {arguments.faults} --suites {suites}"
     print(write("soak.md", "Soak", command, table(["figure", "value"], rows)).read_text())
     return 0 if alarms == 0 and red == 0 else 1
 
