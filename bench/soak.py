@@ -50,7 +50,6 @@ def fault_round() -> tuple[int, int]:
             stdout=subprocess.DEVNULL,
             check=False,
         )
-        from xml.etree import ElementTree  # noqa: PLC0415  (our own file)
 
         suite = ElementTree.parse(report.name).getroot()[0]  # noqa: S314
     return int(suite.attrib["tests"]), int(suite.attrib["failures"]) + int(suite.attrib["errors"])
