@@ -63,13 +63,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from seatrial.reports import html  # noqa: PLC0415  (each command pays for its own imports)
+    from seatrial import record  # noqa: PLC0415  (each command pays for its own imports)
+    from seatrial.reports import html  # noqa: PLC0415
 
     path: Path = arguments.record / "record.jsonl" if arguments.record.is_dir() else arguments.record
     output: Path = arguments.output or path.with_name("report.html")
+    _refuse_output(output, path)
+    known = record.read(path)
+    if known.run is None and not known.checks:
+        raise UsageError(f"{path}: expected a run's record, observed no line of one ({'; '.join(known.damage[:1])})")
+    for damage in known.damage:
+        print(f"{path}: {damage}", file=sys.stderr)
     html.write(path, output)
     print(f"report: {output}")
     return 0
+
+
+def _refuse_output(output: Path, *inputs: Path) -> None:
+    """Refuse to write where something else would be lost: an input, a device, a folder that is not there."""
+    if output.exists() and not output.is_file():
+        raise UsageError(f"{output}: expected a file to write, observed something else; name another")
+    if not output.parent.is_dir():
+        raise UsageError(f"{output}: expected a folder to write into, observed no {output.parent}; make it first")
+    if any(output.exists() and other.exists() and output.samefile(other) for other in inputs):
+        raise UsageError(f"{output}: the output is the input; name another")
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
@@ -109,6 +126,11 @@ def _runs(name: str | None) -> list[Path]:
 def _manifest(arguments: argparse.Namespace) -> int:
     from seatrial import manifest  # noqa: PLC0415
 
+    if arguments.output is not None:
+        _refuse_output(arguments.output)
+        inside = arguments.output.resolve().is_relative_to(arguments.folder.resolve())
+        if inside and arguments.output.exists():
+            raise UsageError(f"{arguments.output}: a file of the data set itself; write the manifest beside the folder")
     written = manifest.write(arguments.folder, arguments.output)
     for other in written.others:
         print(f"left out: {other}", file=sys.stderr)
@@ -126,6 +148,7 @@ def _schema(_: argparse.Namespace) -> int:
 def _payload(arguments: argparse.Namespace) -> int:
     from seatrial import shipping  # noqa: PLC0415
 
+    _refuse_output(arguments.output)
     digest = shipping.pack(arguments.output)
     print(f"{arguments.output}: sha256 {digest}")
     print(f"run it with: torchrun --nproc-per-node 2 {arguments.output} collectives")

@@ -120,6 +120,8 @@ def cleanup(folder: Path) -> Iterator[str]:
     """
     account = read(folder)
     if not account.harness and not account.open:
+        if account.damage:
+            raise LeakError(f"{folder / FILE}: damaged, it cannot tell what was left; look for the run's tags yourself")
         return  # Killed before it had begun.
     same_boot = account.boot == boot_id()
     _refuse(folder, account, same_boot)
@@ -128,6 +130,7 @@ def cleanup(folder: Path) -> Iterator[str]:
     ledger = Ledger(folder, account.run_id)
     for entry in account.open.values():
         if entry.scratch.is_dir():
+            _refuse_folder(folder, entry, account.run_id)
             _remove(entry)
             yield f"{entry.job}: removed {entry.scratch}"
         ledger.gone(entry.job)
@@ -154,6 +157,13 @@ def _end_processes(account: Account) -> Iterator[str]:
         yield from (f"{tag}: ended {text}" for text in ended)
         if left:
             raise LeakError(f"{tag}: still alive after 20 s: {'; '.join(left)}")
+
+
+def _refuse_folder(folder: Path, entry: Entry, run_id: str) -> None:
+    """Refuse to remove what no run makes: a ledger is a file that others can write to."""
+    if not entry.scratch.is_absolute() or not entry.scratch.name.startswith(f"seatrial-{run_id}-"):
+        expected = f"a folder named seatrial-{run_id}-..."
+        raise UsageError(f"{folder / FILE}: {entry.job}: expected {expected}, observed {entry.scratch}; not removed")
 
 
 def _remove(entry: Entry) -> None:

@@ -47,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Pytest alone tries no cluster by accident: it names the profiles there are."""
+    if config.getoption("--plan"):
+        if config.getoption("--cluster") is None:
+            raise pytest.UsageError(f"--plan needs a cluster; {_name_a_cluster(config)}")
+        # A plan is drawn by one process.
+        config.option.numprocesses, config.option.dist, config.option.tx = None, "no", []
     alone = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not hasattr(config, "workerinput")
     if alone and config.getoption("--cluster") is None and not config.getoption("collectonly"):
         raise pytest.UsageError(_name_a_cluster(config))
@@ -83,7 +88,7 @@ def _open(config: pytest.Config) -> None:
     elif seed is None:
         seed = secrets.randbelow(2**31)
     plan = config.stash[PLAN] = Plan(survey(cluster, seed), load_package())
-    if config.getoption("--plan"):
+    if config.getoption("--plan") or config.getoption("collectonly"):
         _touch_nothing(config)
         return
     if cluster.protected and not config.getoption("--yes"):

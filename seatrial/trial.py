@@ -30,6 +30,8 @@ from seatrial.telemetry.window import Window, window
 from seatrial.verdict import Conclusion, Judged, conclude
 
 RECORD = "record.jsonl"
+RESULTS = (RECORD, "report.html", "junit.xml", "ledger.jsonl", shipping.NAME)
+"""What a run writes into its directory."""
 
 REMOVAL_SECONDS = 120.0
 """How long a folder of data may take to be removed from a node."""
@@ -59,13 +61,14 @@ def new_ticket(folder: str | None, cwd: Path) -> Ticket:
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
     id_ = f"{stamp}-{secrets.token_hex(2)}"
     path = (cwd / folder) if folder else cwd / "runs" / id_
-    if (path / RECORD).exists():
-        raise UsageError(f"--run-dir {path}: it already holds a run ({RECORD}); nothing is overwritten; name another")
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "logs").mkdir(exist_ok=True)
+        taken = [name for name in RESULTS if (path / name).exists()]
+        if not taken:
+            (path / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--run-dir {path}: expected a writable directory, observed: {error.strerror}") from error
+    if taken:
+        raise UsageError(f"--run-dir {path}: it already holds a run ({taken[0]}); nothing is overwritten; name another")
     return Ticket(id_, str(path), time.monotonic())
 
 

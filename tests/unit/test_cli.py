@@ -36,7 +36,7 @@ class Shell:
     def killed_run(self, name: str, *, alive: bool = False) -> Path:
         """The directory of a run whose harness is gone (or is this process), with a scratch folder left."""
         run = self.folder / "runs" / name
-        scratch = self.folder / f"scratch-{name}"
+        scratch = self.folder / f"seatrial-{name}-job"
         run.mkdir(parents=True)
         scratch.mkdir()
         book = Ledger(run, name)
@@ -112,8 +112,8 @@ def test_cleanup_of_all_runs_is_not_kept_from_the_others_by_one_that_is_alive(se
 def test_what_was_removed_before_something_stayed_is_told(seatrial: Shell) -> None:
     seatrial.killed_run("run-1")
     env = {procs.TAG: "run-1/sweep"}
-    (seatrial.folder / "scratch-run-1").rmdir()
-    (seatrial.folder / "scratch-run-1").symlink_to(seatrial.folder)
+    (seatrial.folder / "seatrial-run-1-job").rmdir()
+    (seatrial.folder / "seatrial-run-1-job").symlink_to(seatrial.folder)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=env) as rank:
         assert seatrial("cleanup", "run-1") == 1
         assert seatrial.out.startswith(f"runs/run-1: run-1/sweep: ended pid {rank.pid} ")
@@ -172,7 +172,7 @@ def test_payload_writes_the_zip_and_tells_its_digest(seatrial: Shell) -> None:
 
 
 def test_payload_into_a_folder_that_does_not_exist_is_told(seatrial: Shell) -> None:
-    assert seatrial("payload", "nowhere/payload.pyz") == 1
+    assert seatrial("payload", "nowhere/payload.pyz") == 4
     assert seatrial.err.startswith("seatrial payload: ")
 
 
@@ -180,3 +180,23 @@ def test_checks_tells_of_each_what_it_cannot_prove(seatrial: Shell) -> None:
     assert seatrial("checks") == 0
     assert "## nccl.{op}.busbw" in seatrial.out
     assert seatrial.out.count("- Proves: ") == seatrial.out.count("- Cannot: ") == seatrial.out.count("\n## ")
+
+
+def test_a_report_is_never_drawn_over_its_record(seatrial: Shell, tmp_path: Path) -> None:
+    copy = tmp_path / "record.jsonl"
+    copy.write_text("not a record\n")
+    assert seatrial("report", copy, "-o", copy) == 4
+    assert copy.read_text() == "not a record\n"
+    assert seatrial("report", copy) == 4
+    assert "expected a run's record" in seatrial.err
+
+
+def test_cleanup_removes_no_folder_that_no_run_makes(seatrial: Shell, tmp_path: Path) -> None:
+    seatrial.killed_run("run-1")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    with (seatrial.folder / "runs" / "run-1" / "ledger.jsonl").open("a") as file:
+        file.write(f'{{"do":"intend","job":"x","tag":"run-1/x","scratch":"{precious}"}}\n')
+    assert seatrial("cleanup", "run-1") == 1
+    assert "not removed" in seatrial.err
+    assert precious.is_dir()

@@ -37,7 +37,7 @@ HARNESS = textwrap.dedent("""
     book.begin()
     here("begun")
     for job in ("one", "two"):
-        scratch, tag = folder / f"scratch-{job}", f"{run}/{job}"
+        scratch, tag = folder / f"seatrial-{run}-{job}", f"{run}/{job}"
         book.intend(job, tag, scratch)
         here(f"{job} intended")
         scratch.mkdir()
@@ -123,7 +123,7 @@ def test_after_a_kill_exactly_what_was_left_is_removed(
         start(SEATRIAL_TAG=RUN),
         start(NOTE=f"SEATRIAL_TAG={RUN}/one"),
     ]
-    decoys = [run / "scratch-one.keep", run / "scratch-three"]
+    decoys = [run / f"seatrial-{RUN}-one.keep", run / f"seatrial-{RUN}-three"]
     for decoy in decoys:
         decoy.mkdir()
     kill_harness(run, moment)
@@ -150,7 +150,7 @@ def test_a_stopped_rank_is_ended_too(run: Path) -> None:
 
 
 def test_a_run_that_is_alive_is_refused_and_keeps_everything(run: Path, start: Start) -> None:
-    scratch, rank = run / "scratch", start(SEATRIAL_TAG=f"{RUN}/job")
+    scratch, rank = run / f"seatrial-{RUN}-job", start(SEATRIAL_TAG=f"{RUN}/job")
     scratch.mkdir()
     book = Ledger(run, RUN)
     book.begin()
@@ -185,7 +185,7 @@ def test_another_host_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("socket.gethostname", lambda: "node-2")
     with pytest.raises(UsageError, match="this is 'node-2'; clean up there"):
         list(cleanup(run))
-    assert (run / "scratch-one").is_dir()
+    assert (run / f"seatrial-{RUN}-one").is_dir()
 
 
 def test_what_does_not_go_away_is_a_leak_and_stays_in_the_ledger(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(run: Path, tmp_path: Path
     kill_harness(run, "one intended")
     precious = tmp_path / "precious"
     precious.mkdir()
-    (run / "scratch-one").symlink_to(precious)
+    (run / f"seatrial-{RUN}-one").symlink_to(precious)
     with pytest.raises(LeakError, match="cannot be removed"):
         list(cleanup(run))
     assert precious.is_dir()
@@ -241,7 +241,7 @@ def test_a_line_that_is_no_entry_is_told(run: Path, line: str) -> None:
 
 
 def test_a_ledger_that_does_not_say_who_ran_is_not_acted_upon(run: Path) -> None:
-    scratch = run / "scratch"
+    scratch = run / f"seatrial-{RUN}-job"
     scratch.mkdir()
     Ledger(run, RUN).intend("one", f"{RUN}/one", scratch)
     with pytest.raises(UsageError, match="no entry says who ran it"):
