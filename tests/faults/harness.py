@@ -105,3 +105,8 @@ class Finished:
     def outcomes(self) -> set[str]:
         """All outcomes that occur."""
         return {check.outcome for check in self.record.checks}
+
+
+def missed(check: records.Check) -> bool:
+    """Whether a speed missed its bound: a fail, or inconclusive where something else disturbed the window too."""
+    return check.outcome == "fail" or (check.outcome == "inconclusive" and "outside its bound" in check.reason)
