@@ -23,8 +23,8 @@ from seatrial.suites.nccl import plan
 from seatrial.target.lease import Port
 from seatrial.target.local import LocalTarget, Workshop
 
-PAIRS = 5
-STARTS = 7
+PAIRS = 3
+STARTS = 5
 
 
 def by_hand(payload: Path, settings: Mapping[str, object], ranks: int) -> float:
