@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from seatrial import record as records
 from seatrial.record import Record
-from seatrial.reports import environment, evidence, fleet, jobs, svg, words
+from seatrial.reports import environment, evidence, files, fleet, jobs, svg, words
 
 
 def render(record: Record) -> str:
@@ -49,10 +49,7 @@ def write(record_path: Path, out: Path) -> None:
     Raises:
         seatrial.errors.UsageError: the record cannot be read.
     """
-    page = render(records.read(record_path))
-    fresh = out.with_name(f"{out.name}.drawing")
-    fresh.write_text(page, encoding="utf-8")
-    fresh.replace(out)
+    files.replace(out, render(records.read(record_path)))
 
 
 @functools.cache

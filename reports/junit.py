@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from seatrial import record as records
 from seatrial.record import Check, Record
-from seatrial.reports import words
+from seatrial.reports import files, words
 from seatrial.reports.evidence import headline
 
 ELEMENTS = {"fail": "failure", "inconclusive": "failure", "uncalibrated": "failure", "error": "error"}
@@ -55,10 +55,7 @@ def write(record_path: Path, out: Path) -> None:
     Raises:
         seatrial.errors.UsageError: the record cannot be read.
     """
-    content = render(records.read(record_path))
-    fresh = out.with_name(f"{out.name}.drawing")
-    fresh.write_text(content, encoding="utf-8")
-    fresh.replace(out)
+    files.replace(out, render(records.read(record_path)))
 
 
 def _of_check(record: Record, check: Check) -> Case:

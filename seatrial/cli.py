@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from seatrial import record  # noqa: PLC0415  (each command pays for its own imports)
-    from seatrial.reports import html  # noqa: PLC0415
+    from seatrial.reports import files, html  # noqa: PLC0415
 
     path: Path = arguments.record / "record.jsonl" if arguments.record.is_dir() else arguments.record
     output: Path = arguments.output or path.with_name("report.html")
@@ -74,7 +74,7 @@ def _report(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{path}: expected a run's record, observed no line of one ({'; '.join(known.damage[:1])})")
     for damage in known.damage:
         print(f"{path}: {damage}", file=sys.stderr)
-    html.write(path, output)
+    files.replace(output, html.render(known))
     print(f"report: {output}")
     return 0
 

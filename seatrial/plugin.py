@@ -351,11 +351,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _draw(config: pytest.Config, folder: Path) -> None:
     from seatrial import record  # noqa: PLC0415  (the reports are drawn at the end; the start stays quick)
-    from seatrial.reports import allure, html, junit  # noqa: PLC0415
+    from seatrial.reports import allure, files, html, junit  # noqa: PLC0415
 
     known = record.read(folder / RECORD)
-    html.write(folder / RECORD, folder / "report.html")
-    junit.write(folder / RECORD, folder / "junit.xml")
+    files.replace(folder / "report.html", html.render(known))
+    files.replace(folder / "junit.xml", junit.render(known))
     alluredir = config.getoption("allure_report_dir", None)
     if alluredir:
         allure.write_extras(known, Path(alluredir))
